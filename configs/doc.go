@@ -1,0 +1,3 @@
+// Package configs is the configuration file: its schema, strict decoding,
+// defaults, validation and reload.
+package configs
