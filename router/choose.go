@@ -1,0 +1,283 @@
+package router
+
+import (
+	"slices"
+	"time"
+)
+
+// Lane says how a request uses an engine.
+type Lane uint8
+
+const (
+	// Generate reads and writes the prefix cache.
+	Generate Lane = iota
+	// Embed (embeddings, rerank) computes its whole input; nothing is indexed.
+	Embed
+	// Score (prompt log-probabilities) is heavy and never reads the prefix cache: see lanes.go.
+	Score
+)
+
+// Request is what Choose needs to know.
+type Request struct {
+	Key    Key
+	Tokens int // prompt tokens, estimated
+	Output int // output tokens at most, 0: unknown
+	// Streamed says that the first token will be seen.
+	Streamed bool
+	Lane     Lane
+	Session  string // for the session policy
+	// Avoid are replicas not to be taken: those that failed this request before.
+	Avoid []*Replica
+	// Only limits the choice; nil: all.
+	Only func(*Replica) bool
+	// Explain asks for Decision.Candidates.
+	Explain bool
+}
+
+// Decision is why a replica was chosen, in tokens.
+type Decision struct {
+	Matched  int     // prefix predicted to be cached on the chosen replica
+	Best     int     // longest such prefix on any usable replica
+	Uncached int     // to be computed
+	Cost     float64 // seconds; 0 where the policy has no price
+	// Candidates are those with room, only when the request asked.
+	Candidates []Considered
+}
+
+// Considered is one candidate of a decision.
+type Considered struct {
+	Replica           string
+	Matched, Uncached int
+	Queued, Waiting   int
+	Streams, InFlight int
+	Rate, Cost        float64
+}
+
+// Choose selects a replica for q and reserves it, in one step: of two requests
+// at once the second sees the first. The lease must be ended by Done.
+func (p *Pool) Choose(now time.Time, q *Request) (*Lease, error) {
+	c := p.begin(now, q)
+	defer p.scratch.Put(c)
+
+	p.mu.Lock()
+	p.tick(now)
+	p.candidates(c)
+	if len(c.Candidates) == 0 {
+		p.mu.Unlock()
+		if c.none() {
+			return nil, ErrNoReplica
+		}
+		return nil, ErrNoRoom
+	}
+	at := p.pick(c)
+	if at < 0 {
+		p.mu.Unlock()
+		return nil, ErrNoRoom
+	}
+	k := &c.Candidates[at]
+	l := p.reserve(c, k)
+	if q.Lane != Generate || len(q.Key.Hashes) == 0 {
+		p.mu.Unlock()
+		return l, nil
+	}
+	// The index is locked before the pool is let go, so that the next request
+	// cannot look into it before this one's blocks are there.
+	x := k.Replica.index
+	x.mu.Lock()
+	x.version.Add(1)
+	p.share(k.Replica, q, k.Matched)
+	p.mu.Unlock()
+	l.slot, l.generation = x.insert(q.Key.Hashes, k.Matched), x.generation
+	x.mu.Unlock()
+	return l, nil
+}
+
+// Work is the least number of tokens that q would have to compute on any usable
+// replica: the order of the gateway's queue.
+func (p *Pool) Work(q *Request) int {
+	c := p.begin(time.Time{}, q)
+	defer p.scratch.Put(c)
+	least := max(1, q.Tokens)
+	for i := range c.all {
+		if k := &c.all[i]; k.usable && !k.excluded {
+			least = min(least, q.uncached(k.Matched, p.o.BlockTokens))
+		}
+	}
+	return least
+}
+
+// begin looks at every replica without the pool's lock: is it usable, and how
+// much of the prompt does it hold.
+func (p *Pool) begin(now time.Time, q *Request) *Choice {
+	c := p.scratch.Get().(*Choice)
+	list := p.Replicas()
+	c.Now, c.Request = now, q
+	c.Candidates = c.Candidates[:0]
+	c.all = slices.Grow(c.all[:0], len(list))[:len(list)]
+	guess := 0
+	for i, r := range list {
+		k := &c.all[i]
+		*k = Candidate{Replica: r}
+		k.excluded = slices.Contains(q.Avoid, r) || q.Only != nil && !q.Only(r)
+		k.usable = !k.excluded && (r.usable == nil || r.usable())
+		if k.usable && q.Lane == Generate {
+			k.look(q.Key.Hashes, guess)
+			guess = k.Matched
+		}
+	}
+	return c
+}
+
+// look matches the prompt against the replica's index.
+func (k *Candidate) look(hashes []uint64, guess int) {
+	x := k.Replica.index
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	k.version = x.version.Load()
+	k.Matched, k.Ready = x.match(hashes, guess)
+	k.pinned = -1 // unknown until the room is tight
+}
+
+// candidates fills in the figures that the pool's lock guards and keeps the
+// replicas that can take the request now.
+func (p *Pool) candidates(c *Choice) {
+	q := c.Request
+	c.StreamWeight, c.Rand = p.o.StreamWeight, p.rnd
+	usable, waiting := 0, p.held
+	for i := range c.all {
+		k := &c.all[i]
+		r := k.Replica
+		if !k.usable || r.gone {
+			k.usable = false
+			continue
+		}
+		usable++
+		waiting += r.waiting
+		if q.Lane == Generate && k.version != r.index.version.Load() {
+			k.look(q.Key.Hashes, k.Matched)
+		}
+		k.InFlight, k.Queued, k.Waiting, k.Streams = r.inFlight, r.queued, r.waiting, r.streams
+		k.Input, k.KVTokens, k.Rate = r.input, r.capacity.KVTokens, r.prefillRate()
+		k.Uncached = q.uncached(k.Matched, p.o.BlockTokens)
+		if p.o.Eager || p.room(q, k) {
+			c.Candidates = append(c.Candidates, *k)
+		}
+	}
+	c.MeanWaiting = float64(waiting) / float64(max(1, usable))
+}
+
+// room says whether the request fits on the replica now: within the running
+// limit, its KV beside that of what is in flight. A request larger than the
+// whole cache goes alone.
+func (p *Pool) room(q *Request, k *Candidate) bool {
+	r := k.Replica
+	if r.inFlight >= r.maxRunning+p.o.RunningAllowance {
+		return false
+	}
+	if q.Lane == Score {
+		return p.scoreRoom(q, r)
+	}
+	if r.capacity.KVTokens <= 0 || r.inFlight == 0 {
+		return true
+	}
+	inUse, need := r.kvInFlight(), max(1, q.Tokens)
+	if inUse+need <= r.capacity.KVTokens {
+		return true
+	}
+	if inUse > r.capacity.KVTokens || k.Matched == 0 {
+		return false
+	}
+	if k.pinned < 0 {
+		r.index.mu.RLock()
+		k.pinned = r.index.pinnedPrefix(q.Key.Hashes[:min(k.Matched, len(q.Key.Hashes))])
+		r.index.mu.RUnlock()
+	}
+	return inUse+q.uncached(k.pinned, p.o.BlockTokens) <= r.capacity.KVTokens
+}
+
+// pick asks the lane's or the configured policy.
+func (p *Pool) pick(c *Choice) int {
+	switch c.Request.Lane {
+	case Score:
+		return fewestTokens(c)
+	default:
+		return p.policy.Pick(c)
+	}
+}
+
+// none says whether no replica at all could be asked.
+func (c *Choice) none() bool {
+	for i := range c.all {
+		if c.all[i].usable {
+			return false
+		}
+	}
+	return true
+}
+
+// reserve books the request on the chosen candidate.
+func (p *Pool) reserve(c *Choice, k *Candidate) *Lease {
+	q, r := c.Request, k.Replica
+	l := &Lease{
+		replica: r, lane: q.Lane, sent: c.Now, streamed: q.Streamed,
+		tokens: q.Tokens, bytes: q.Key.Bytes, own: k.Uncached, ahead: r.queued,
+		slot: none, dueAtHeap: -1, loose: q.loose(p),
+		decision: p.decide(c, k),
+	}
+	r.queued += l.own
+	r.waiting++
+	r.inFlight++
+	r.total++
+	r.input += l.tokens
+	r.loose += l.loose
+	if l.lane == Score {
+		r.scoring += l.tokens
+	} else if !l.streamed {
+		p.predict(l)
+	}
+	return l
+}
+
+func (p *Pool) decide(c *Choice, k *Candidate) Decision {
+	q := c.Request
+	d := Decision{Uncached: k.Uncached, Cost: k.Cost, Matched: q.cached(k.Matched, p.o.BlockTokens)}
+	for i := range c.all {
+		if c.all[i].usable {
+			d.Best = max(d.Best, q.cached(c.all[i].Matched, p.o.BlockTokens))
+		}
+	}
+	if !q.Explain {
+		return d
+	}
+	for i := range c.Candidates {
+		o := &c.Candidates[i]
+		d.Candidates = append(d.Candidates, Considered{
+			Replica: o.Replica.id, Matched: q.cached(o.Matched, p.o.BlockTokens), Uncached: o.Uncached,
+			Queued: o.Queued, Waiting: o.Waiting, Streams: o.Streams, InFlight: o.InFlight,
+			Rate: o.Rate, Cost: o.Cost,
+		})
+	}
+	return d
+}
+
+// cached is what a number of matched blocks means in tokens of this prompt: its
+// own ratio of tokens to bytes counts, and the last token is always computed.
+func (q *Request) cached(blocks, blockTokens int) int {
+	if q.Key.Bytes <= 0 || blocks == 0 {
+		return 0
+	}
+	tokens := float64(q.Tokens) * float64(blocks*blockTokens*bytesPerToken) / float64(q.Key.Bytes)
+	return max(0, min(int(tokens+0.5), q.Tokens-1))
+}
+
+func (q *Request) uncached(blocks, blockTokens int) int {
+	return max(1, q.Tokens-q.cached(blocks, blockTokens))
+}
+
+// loose are the KV tokens of a request that its blocks do not stand for.
+func (q *Request) loose(p *Pool) int {
+	if q.Lane != Generate {
+		return q.Tokens
+	}
+	return max(0, q.Tokens-int(float64(len(q.Key.Hashes))*p.tokensPerBlock()))
+}

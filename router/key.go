@@ -1,0 +1,139 @@
+package router
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
+
+const (
+	// bytesPerToken is what a token is worth in a key until a pool has learned
+	// better: a block of 64 tokens is 256 bytes of text, and a token id counts 4.
+	bytesPerToken = 4
+	// defaultBlockTokens is the size of a block of the key.
+	defaultBlockTokens = 64
+	// defaultImageTokens is what an image counts in the key.
+	defaultImageTokens = 1000
+)
+
+// Key is a prompt as the index knows it: one chained hash for each whole block,
+// so that a single hash stands for everything up to the end of its block.
+type Key struct {
+	// Hashes are chained: Hashes[i] depends on all blocks 0 to i.
+	Hashes []uint64
+	// Bytes is the length of the whole prompt, the last partial block included;
+	// a token id counts as 4, an image as 4 × its tokens.
+	Bytes int
+}
+
+// Clone copies a key that must outlive its builder's next Reset.
+func (k Key) Clone() Key { return Key{Hashes: slices.Clone(k.Hashes), Bytes: k.Bytes} }
+
+// KeyBuilder cuts a prompt into blocks and hashes them as a chain. It is meant
+// to be reused: after the first prompts it allocates nothing.
+type KeyBuilder struct {
+	hashes []uint64
+	buf    []byte // the current partial block; cap is the block's size
+	chain  uint64
+	bytes  int
+	image  int // tokens that Media counts
+}
+
+// NewKeyBuilder makes a builder of blocks of blockTokens tokens' worth of bytes
+// (0: 64); an image counts as imageTokens (0: 1000). All builders of one pool
+// must agree on both.
+func NewKeyBuilder(blockTokens, imageTokens int) *KeyBuilder {
+	if blockTokens <= 0 {
+		blockTokens = defaultBlockTokens
+	}
+	if imageTokens <= 0 {
+		imageTokens = defaultImageTokens
+	}
+	return &KeyBuilder{buf: make([]byte, 0, blockTokens*bytesPerToken), image: imageTokens}
+}
+
+// Reset starts a new prompt. Prompts of different models, LoRA adapters or
+// cache salts share no block.
+func (b *KeyBuilder) Reset(model, lora, salt string) {
+	b.hashes, b.buf, b.bytes = b.hashes[:0], b.buf[:0], 0
+	// Chained one by one, so that ("ab", "c") is not ("a", "bc").
+	b.chain = xxh3.HashStringSeed(salt, xxh3.HashStringSeed(lora, xxh3.HashString(model)))
+}
+
+// Write adds text. It never fails.
+func (b *KeyBuilder) Write(p []byte) (int, error) {
+	n := len(p)
+	b.bytes += n
+	if len(b.buf) > 0 {
+		take := min(cap(b.buf)-len(b.buf), len(p))
+		b.buf = append(b.buf, p[:take]...)
+		if p = p[take:]; len(b.buf) < cap(b.buf) {
+			return n, nil
+		}
+		b.block(b.buf)
+		b.buf = b.buf[:0]
+	}
+	for len(p) >= cap(b.buf) {
+		b.block(p[:cap(b.buf)])
+		p = p[cap(b.buf):]
+	}
+	b.buf = append(b.buf, p...)
+	return n, nil
+}
+
+// WriteString adds text. It never fails.
+func (b *KeyBuilder) WriteString(s string) (int, error) {
+	n := len(s)
+	for len(s) > 0 {
+		if len(b.buf) == 0 && len(s) >= cap(b.buf) {
+			b.chain = xxh3.HashStringSeed(s[:cap(b.buf)], b.chain)
+			b.hashes = append(b.hashes, b.chain)
+			s = s[cap(b.buf):]
+			continue
+		}
+		take := min(cap(b.buf)-len(b.buf), len(s))
+		b.buf = append(b.buf, s[:take]...)
+		if s = s[take:]; len(b.buf) == cap(b.buf) {
+			b.block(b.buf)
+			b.buf = b.buf[:0]
+		}
+	}
+	b.bytes += n
+	return n, nil
+}
+
+// Token adds one token id.
+func (b *KeyBuilder) Token(id uint64) {
+	// A block is a whole number of ids as long as nothing but ids was written;
+	// ids above 32 bits do not occur in a vocabulary, their upper half is folded in.
+	var p [bytesPerToken]byte
+	binary.LittleEndian.PutUint32(p[:], uint32(id)^uint32(id>>32))
+	b.Write(p[:])
+}
+
+// Tokens adds token ids.
+func (b *KeyBuilder) Tokens(ids []uint64) {
+	for _, id := range ids {
+		b.Token(id)
+	}
+}
+
+// Media adds an image, audio or file part by the hash of its bytes; it counts
+// as the builder's tokens for an image, whatever its length.
+func (b *KeyBuilder) Media(hash uint64) {
+	var p [8]byte
+	binary.LittleEndian.PutUint64(p[:], hash)
+	for n := b.image * bytesPerToken; n > 0; n -= len(p) {
+		b.Write(p[:min(n, len(p))])
+	}
+}
+
+// Key is the prompt written since Reset. Its hashes are the builder's own: they
+// are valid until the next Reset.
+func (b *KeyBuilder) Key() Key { return Key{Hashes: b.hashes, Bytes: b.bytes} }
+
+func (b *KeyBuilder) block(p []byte) {
+	b.chain = xxh3.HashSeed(p, b.chain)
+	b.hashes = append(b.hashes, b.chain)
+}

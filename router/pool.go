@@ -1,0 +1,300 @@
+package router
+
+import (
+	"cmp"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+)
+
+const (
+	defaultIndexFactor  = 1.1
+	defaultStreamWeight = 0.02
+	defaultScoreTokens  = 65536
+	// defaultMaxRunning is a replica's running limit until it is told or learned.
+	defaultMaxRunning = 256
+	// defaultKVTokens sizes the index of a replica that does not tell its KV
+	// capacity; such a replica is never full for the room check.
+	defaultKVTokens = 524288
+)
+
+// Options are a pool's parameters; zero values mean the defaults.
+type Options struct {
+	// Policy is prefix (default), least_load, round_robin, random_two or session.
+	Policy string
+	// BlockTokens is the block size of the keys. Default 64.
+	BlockTokens int
+	// IndexFactor is the index's capacity over the KV capacity. Default 1.1.
+	IndexFactor float64
+	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02; below 0: nothing.
+	StreamWeight float64
+	// RunningAllowance may be bound beyond a replica's running limit. Default 0.
+	RunningAllowance int
+	// ScoreTokens bounds the scoring tokens in flight on one replica; a single larger request goes alone. Default 65536.
+	ScoreTokens int
+	// Seed makes the random choices reproducible.
+	Seed uint64
+	// Custom replaces Policy: the replay tool's baselines.
+	Custom Policy
+	// Eager binds at once whether or not a request fits: engines queue, not the gateway.
+	Eager bool
+}
+
+func (o Options) withDefaults() Options {
+	o.Policy = cmp.Or(o.Policy, "prefix")
+	o.BlockTokens = cmp.Or(o.BlockTokens, defaultBlockTokens)
+	o.IndexFactor = cmp.Or(o.IndexFactor, defaultIndexFactor)
+	o.StreamWeight = max(0, cmp.Or(o.StreamWeight, defaultStreamWeight))
+	o.ScoreTokens = cmp.Or(o.ScoreTokens, defaultScoreTokens)
+	return o
+}
+
+// The reasons for which Choose binds nothing.
+var (
+	// ErrNoReplica: no replica is usable; waiting for room does not help.
+	ErrNoReplica = errors.New("router: no usable replica")
+	// ErrNoRoom: no usable replica has room now; the request belongs in the queue.
+	ErrNoRoom = errors.New("router: no replica has room")
+)
+
+// Capacity is what a replica's engine can hold; 0: unknown.
+type Capacity struct {
+	KVTokens   int // tokens of KV cache
+	MaxRunning int // requests running at once
+	PageSize   int // tokens of one KV page; a hit is whole pages
+}
+
+// Pool is the replicas of one model.
+type Pool struct {
+	o      Options
+	policy Policy
+	list   atomic.Pointer[[]*Replica] // copied on write, under mu
+
+	scratch sync.Pool // *Choice
+
+	mu     sync.Mutex // guards what follows, and the reservations of all replicas
+	held   int        // requests in the gateway's queue
+	due    dueHeap    // reservations of unstreamed answers, by predicted first token
+	rates  fleetRate
+	ratio  ratio // bytes of key for each token, learned
+	output ratio // output tokens for each request, learned
+	rnd    *rand.Rand
+	outbox outbox
+}
+
+// NewPool makes an empty pool. An unknown policy name means prefix; the
+// configuration refuses it earlier.
+func NewPool(o Options) *Pool {
+	o = o.withDefaults()
+	p := &Pool{o: o, policy: o.Custom, rnd: rand.New(rand.NewPCG(o.Seed, 0x70656e73746f636b))}
+	if p.policy == nil {
+		p.policy = newPolicy(o.Policy)
+	}
+	p.scratch.New = func() any { return new(Choice) }
+	p.list.Store(new([]*Replica))
+	p.rates = newFleetRate()
+	p.ratio = ratio{num: bytesPerToken * 16384, den: 16384, decay: 0.999}
+	p.output = ratio{num: 256 * 8, den: 8, decay: 0.998}
+	return p
+}
+
+// Replica is one engine replica of one pool, with the reservations made on it.
+type Replica struct {
+	id     string
+	hash   uint64 // of the id
+	pool   *Pool
+	usable func() bool
+	index  *index
+
+	// Under pool.mu.
+	capacity   Capacity
+	maxRunning int     // capacity's, or learned
+	queued     int     // Q: uncached tokens reserved, first token not seen
+	waiting    int     // w: requests behind Q
+	streams    int     // d: requests past their first token
+	inFlight   int     // all requests bound here
+	loose      int     // KV tokens in flight that no block of the index stands for
+	input      int     // Σ prompt tokens in flight, shared or not
+	scoring    int     // prompt tokens of scoring requests in flight
+	rate       rate    // prefill tokens per second, learned
+	engine     engine  // what the engine reports
+	remote     remote  // what other gateways have in flight here
+	hits       hits    // predicted and reported cached tokens
+	total      uint64  // requests ever bound here
+	blockRoom  float64 // correction of the index's capacity, around 1
+	gone       bool
+}
+
+// Add adds a replica. usable is asked at every choice, outside all locks of the
+// router, and must be cheap.
+func (p *Pool) Add(id string, c Capacity, usable func() bool) *Replica {
+	r := &Replica{id: id, hash: xxh3.HashString(id), pool: p, usable: usable, index: newIndex(1), blockRoom: 1}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.setCapacity(c)
+	list := append(slices.Clone(*p.list.Load()), r)
+	p.list.Store(&list)
+	return r
+}
+
+// Remove takes a replica out. Leases on it stay valid.
+func (p *Pool) Remove(r *Replica) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(*p.list.Load()), func(o *Replica) bool { return o == r })
+	if len(list) == len(*p.list.Load()) {
+		return
+	}
+	p.list.Store(&list)
+	r.gone = true
+}
+
+// Replicas are the pool's, in the order of their addition. Not to be changed.
+func (p *Pool) Replicas() []*Replica { return *p.list.Load() }
+
+// SetHeld says how many requests wait in the gateway's queue: they count as
+// waiting behind whatever is bound now.
+func (p *Pool) SetHeld(n int) {
+	p.mu.Lock()
+	p.held = n
+	p.mu.Unlock()
+}
+
+// Policy is the name of the policy in force.
+func (p *Pool) Policy() string { return p.o.Policy }
+
+// TokensPerBlock is what a block of the key is worth, as learned from usage.
+func (p *Pool) TokensPerBlock() float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tokensPerBlock()
+}
+
+func (p *Pool) tokensPerBlock() float64 {
+	perToken := min(max(p.ratio.value(), 1), 8)
+	return float64(p.o.BlockTokens) * bytesPerToken / perToken
+}
+
+// ID is the replica's name.
+func (r *Replica) ID() string { return r.id }
+
+// SetCapacity replaces what is known of the engine's capacity.
+func (r *Replica) SetCapacity(c Capacity) {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	r.setCapacity(c)
+}
+
+func (r *Replica) setCapacity(c Capacity) {
+	if c.MaxRunning != r.capacity.MaxRunning || r.maxRunning == 0 {
+		r.maxRunning = cmp.Or(c.MaxRunning, defaultMaxRunning)
+	}
+	r.capacity = c
+	r.sizeIndex()
+}
+
+// sizeIndex sets the index's capacity from the KV capacity, the learned ratio
+// of bytes to tokens and the correction that reported hits suggest.
+func (r *Replica) sizeIndex() {
+	tokens := float64(cmp.Or(r.capacity.KVTokens, defaultKVTokens))
+	blocks := int(tokens * r.pool.o.IndexFactor * r.blockRoom / r.pool.tokensPerBlock())
+	r.index.mu.Lock()
+	r.index.setCapacity(blocks)
+	r.index.mu.Unlock()
+}
+
+// Flush forgets what the replica holds: its engine was restarted or flushed.
+// Requests in flight keep their reservations.
+func (r *Replica) Flush() {
+	r.index.mu.Lock()
+	r.index.reset()
+	r.index.mu.Unlock()
+}
+
+// kvInFlight is the KV in use by requests in flight, in tokens, prefixes that
+// they share counted once. Under pool.mu.
+func (r *Replica) kvInFlight() int {
+	return int(float64(r.index.pinned.Load())*r.pool.tokensPerBlock()) + r.loose
+}
+
+// Stats is a replica's state for /replicas and the metrics.
+type Stats struct {
+	ID           string
+	InFlight     int
+	Streams      int
+	Waiting      int
+	QueuedTokens int
+	KVInFlight   int
+	KVTokens     int
+	MaxRunning   int
+	IndexBlocks  int
+	// RequestsTotal counts the requests ever bound here.
+	RequestsTotal uint64
+	// PredictedTokens, CachedTokens and PromptTokens are sums over the requests whose engine reported cached tokens.
+	PredictedTokens, CachedTokens, PromptTokens uint64
+	// HitPredicted and HitActual are recent shares of prompt tokens; -1: unknown.
+	HitPredicted, HitActual float64
+	// PrefillRate is the learned rate in tokens per second, as the cost uses it.
+	PrefillRate float64
+}
+
+// Stats reads the replica's state.
+func (r *Replica) Stats() Stats {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	r.index.mu.RLock()
+	blocks := r.index.count
+	r.index.mu.RUnlock()
+	s := Stats{
+		ID: r.id, InFlight: r.inFlight, Streams: r.streams, Waiting: r.waiting, QueuedTokens: r.queued,
+		KVInFlight: r.kvInFlight(), KVTokens: r.capacity.KVTokens, MaxRunning: r.maxRunning,
+		IndexBlocks: blocks, RequestsTotal: r.total,
+		PredictedTokens: r.hits.predicted, CachedTokens: r.hits.cached, PromptTokens: r.hits.prompt,
+		HitPredicted: -1, HitActual: -1, PrefillRate: r.prefillRate(),
+	}
+	if r.hits.recentPrompt > 0 {
+		s.HitPredicted = r.hits.recentPredicted / r.hits.recentPrompt
+		s.HitActual = r.hits.recentCached / r.hits.recentPrompt
+	}
+	return s
+}
+
+// hits are the cached tokens that the router predicted and the engine reported.
+type hits struct {
+	predicted, cached, prompt                   uint64
+	recentPredicted, recentCached, recentPrompt float64
+}
+
+func (h *hits) add(predicted, cached, prompt int) {
+	h.predicted += uint64(predicted)
+	h.cached += uint64(cached)
+	h.prompt += uint64(prompt)
+	const decay = 0.98
+	h.recentPredicted = h.recentPredicted*decay + float64(predicted)
+	h.recentCached = h.recentCached*decay + float64(cached)
+	h.recentPrompt = h.recentPrompt*decay + float64(prompt)
+}
+
+// Tick releases the reservations of unstreamed answers whose first token must
+// have come by now. Choose does it too; a gateway that holds requests back
+// calls it at Due, when room may have come.
+func (p *Pool) Tick(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tick(now)
+}
+
+// Due is when Tick has something to do next; the zero time: nothing is due.
+func (p *Pool) Due() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.due) == 0 {
+		return time.Time{}
+	}
+	return p.due[0].dueAt
+}

@@ -1,0 +1,62 @@
+package router
+
+import "time"
+
+const (
+	// startRate is the fleet's prefill rate in tokens per second before anything
+	// is known. Only its ratio to others matters, and there are none yet.
+	startRate = 58000
+	// priorTime is the weight of what is known already, in seconds of prefill:
+	// the fleet's own beginning, and the shrinking of a replica's rate to it.
+	priorTime = 3.0
+	// ownDecay and fleetDecay forget old observations, per observation.
+	ownDecay, fleetDecay = 0.97, 0.997
+	// offBy is how far a replica's rate must be from the fleet's before it is
+	// believed: equal replicas look different in every sample.
+	offBy = 2.0
+)
+
+// rate is work over time as a ratio of decayed sums, in tokens and seconds.
+type rate struct{ work, time float64 }
+
+// fleetRate is the same over all replicas.
+type fleetRate struct{ work, time float64 }
+
+func newFleetRate() fleetRate { return fleetRate{work: startRate * priorTime, time: priorTime} }
+
+func (f *fleetRate) value() float64 { return f.work / f.time }
+
+// learn takes one observed prefill: work tokens, those queued before it
+// included, in the time from binding to the first token. Under pool.mu.
+func (r *Replica) learn(work int, took time.Duration) {
+	if took <= 0 || work <= 0 {
+		return
+	}
+	w, t := float64(work), took.Seconds()
+	r.rate.work = r.rate.work*ownDecay + w
+	r.rate.time = r.rate.time*ownDecay + t
+	f := &r.pool.rates
+	f.work = f.work*fleetDecay + w
+	f.time = f.time*fleetDecay + t
+}
+
+// prefillRate is the replica's rate in tokens per second: the fleet's unless
+// its own, shrunk to the fleet's, is off by a factor of two. Under pool.mu.
+func (r *Replica) prefillRate() float64 {
+	fleet := r.pool.rates.value()
+	own := (r.rate.work + priorTime*fleet) / (r.rate.time + priorTime)
+	if own > fleet/offBy && own < fleet*offBy {
+		return fleet
+	}
+	return own
+}
+
+// ratio is a learned ratio of decayed sums.
+type ratio struct{ num, den, decay float64 }
+
+func (r *ratio) add(num, den float64) {
+	r.num = r.num*r.decay + num
+	r.den = r.den*r.decay + den
+}
+
+func (r *ratio) value() float64 { return r.num / r.den }
