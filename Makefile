@@ -1,0 +1,45 @@
+# What people type. CI runs `make check test RACE=-race` (see .ci/run).
+
+RACE ?=
+GOLANGCI = go tool -modfile=tools/go.mod golangci-lint
+
+.PHONY: run build test check lint fmt bench soak e2e-engines clean
+
+# Four local replicas behind the gateway, no configuration needed.
+run:
+	go run ./cmd/penstock serve
+
+build:
+	CGO_ENABLED=0 go build -trimpath -o bin/penstock ./cmd/penstock
+
+# All tests. Those that need a program which is not there (Redis, Prometheus,
+# Python, Node) say so and are skipped; with CI=true that is a failure.
+test:
+	go test $(RACE) -timeout 15m ./...
+	go -C deploy/check test ./...
+
+# What a commit must pass: formatting, linters, structure.
+check: lint
+	go vet ./...
+	go test -count=1 ./e2e/structure
+
+lint:
+	$(GOLANGCI) run ./...
+
+fmt:
+	$(GOLANGCI) fmt ./...
+
+# Side by side with nginx and HAProxy, if they are installed.
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+# Ten minutes of random faults that must end with everything at rest.
+soak:
+	PENSTOCK_SOAK=10m go test -count=1 -timeout 20m -run Soak ./e2e/...
+
+# Against real vLLM and SGLang: sets up what is missing, takes half an hour.
+e2e-engines:
+	PENSTOCK_ENGINES=1 go test -count=1 -timeout 60m -v -run Engines ./e2e/...
+
+clean:
+	rm -rf bin .e2e .engines
