@@ -32,6 +32,9 @@ type Config struct {
 	CORS     CORS     `yaml:"cors"`
 	Tracing  Tracing  `yaml:"tracing"`
 	Log      Log      `yaml:"log"`
+
+	// refs are the values that refer to the environment, by key: what Redacted shows in their stead.
+	refs map[string]ref
 }
 
 // ListenTLS is the certificate of a listener. Both empty: plain HTTP.
