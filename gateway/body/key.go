@@ -1,0 +1,362 @@
+package body
+
+import (
+	"bytes"
+	"io"
+	"math/bits"
+	"unicode/utf8"
+
+	"github.com/zeebo/xxh3"
+
+	"penstock/gateway/body/scan"
+)
+
+// KeyWriter takes the prompt, piece by piece; where pieces are cut means nothing. The router's KeyBuilder is
+// one. What it was seeded with (model, LoRA, cache salt) is the caller's affair.
+type KeyWriter interface {
+	io.Writer
+	Token(id uint64)
+	Media(hash uint64)
+}
+
+// The bytes that keep the pieces of a conversation apart in its key. A text could hold them too; the worst that
+// follows is a prefix believed equal that is not, and the engine decides that anyway.
+const (
+	markTools   = 0x1c
+	markPart    = 0x1d
+	markMessage = 0x1e
+	markContent = 0x1f
+)
+
+// feedSize is how much is gathered before the KeyWriter is called.
+const feedSize = 4 << 10
+
+// Key feeds the whole prompt to w: tools, system prompt, then message by message in order, so that the key of a
+// conversation that goes on extends the key it had; or the prompts one after another. Text is fed decoded, so
+// that the same text has the same key however a client escapes it or wraps it into a part.
+func (v *View) Key(w KeyWriter) {
+	f := v.feeder(w)
+	f.preamble(v)
+	for i := range v.messages {
+		f.message(&v.messages[i])
+	}
+	for i := range v.Prompts {
+		if i > 0 {
+			f.mark(markMessage)
+		}
+		f.prompt(&v.Prompts[i])
+	}
+	f.flush()
+	v.feed = f.buf[:0]
+}
+
+// KeyPrompt feeds the prompt i of a batch; 0 is the whole of a body that is none.
+func (v *View) KeyPrompt(w KeyWriter, i int) {
+	if len(v.Prompts) == 0 {
+		v.Key(w)
+		return
+	}
+	f := v.feeder(w)
+	f.preamble(v)
+	f.prompt(&v.Prompts[i])
+	f.flush()
+	v.feed = f.buf[:0]
+}
+
+// feeder gathers small pieces, for a call for each would cost more than copying them.
+type feeder struct {
+	w   KeyWriter
+	b   []byte // the body
+	buf []byte
+}
+
+func (v *View) feeder(w KeyWriter) feeder {
+	if v.feed == nil {
+		v.feed = make([]byte, 0, feedSize)
+	}
+	return feeder{w: w, b: v.Body, buf: v.feed[:0]}
+}
+
+func (f *feeder) flush() {
+	if len(f.buf) > 0 {
+		_, _ = f.w.Write(f.buf) // a KeyWriter cannot fail
+		f.buf = f.buf[:0]
+	}
+}
+
+func (f *feeder) mark(c byte) {
+	if len(f.buf) == cap(f.buf) {
+		f.flush()
+	}
+	f.buf = append(f.buf, c)
+}
+
+// write passes long pieces on as they are and gathers short ones.
+func (f *feeder) write(p []byte) {
+	if len(f.buf)+len(p) > cap(f.buf) {
+		f.flush()
+		if len(p) > feedSize/4 {
+			_, _ = f.w.Write(p)
+			return
+		}
+	}
+	f.buf = append(f.buf, p...)
+}
+
+// text writes what the inside of a JSON string stands for.
+func (f *feeder) text(raw []byte) {
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			f.write(raw)
+			return
+		}
+		f.write(raw[:i])
+		r, n := scan.Unescape(raw[i:])
+		if len(f.buf)+utf8.UTFMax > cap(f.buf) {
+			f.flush()
+		}
+		f.buf = utf8.AppendRune(f.buf, r)
+		raw = raw[i+n:]
+	}
+}
+
+// value writes a JSON value in one canonical spelling: no white space, strings decoded. cache_control, which
+// clients move from message to message, is left out.
+func (f *feeder) value(i int) {
+	switch scan.KindAt(f.b, i) {
+	case scan.Str:
+		end, _, _ := scan.String(f.b, i)
+		f.mark('"')
+		f.text(f.b[i+1 : end-1])
+		f.mark('"')
+	case scan.Arr, scan.Obj:
+		open := f.b[i]
+		f.mark(open)
+		for w := scan.Walk(f.b, i); w.Next(); {
+			if string(w.Key) == "cache_control" {
+				continue
+			}
+			if open == '{' {
+				f.text(w.Key)
+				f.mark(':')
+			}
+			f.value(w.Start)
+			f.mark(',')
+		}
+		f.mark(open + 2)
+	default:
+		end, _ := scan.Value(f.b, i, 0)
+		f.write(f.b[i:end])
+	}
+}
+
+// preamble writes what stands before every message or prompt.
+func (f *feeder) preamble(v *View) {
+	conversation := v.Endpoint == Chat || v.Endpoint == Messages || v.Endpoint == Responses
+	for _, at := range [...]field{fTools, fFunctions} {
+		if p := v.at[at]; conversation && p.end > 0 && f.b[p.val] == '[' {
+			f.mark(markTools)
+			f.value(int(p.val))
+		}
+	}
+	for _, at := range [...]field{fSystem, fInstructions} {
+		if p := v.at[at]; conversation && p.end > 0 && f.b[p.val] != 'n' {
+			f.head("system")
+			f.content(int(p.val), 0)
+		}
+	}
+	for _, at := range [...]field{fImageData, fAudioData, fVideoData} {
+		if p := v.at[at]; v.Endpoint == Generate && p.end > 0 {
+			f.media(int(p.val))
+		}
+	}
+}
+
+func (f *feeder) head(role string) {
+	f.mark(markMessage)
+	f.write([]byte(role))
+	f.mark(markContent)
+}
+
+// message writes role, content and tool calls, in this order whatever the body's.
+func (f *feeder) message(m *message) {
+	switch {
+	case m.role.there():
+		f.mark(markMessage)
+		f.text(m.role.inner(f.b))
+		f.mark(markContent)
+	case m.content.there():
+		f.head("user")
+	default:
+		f.mark(markMessage)
+		f.content(int(m.whole.start), 0)
+	}
+	if m.content.there() {
+		f.content(int(m.content.start), 0)
+	}
+	if m.calls.there() {
+		f.mark(markTools)
+		f.value(int(m.calls.start))
+	}
+}
+
+// content writes a string, parts, or one part.
+func (f *feeder) content(i, level int) {
+	switch scan.KindAt(f.b, i) {
+	case scan.Str:
+		end, _, _ := scan.String(f.b, i)
+		f.text(f.b[i+1 : end-1])
+	case scan.Arr:
+		if i = scan.Space(f.b, i+1); f.b[i] == ']' {
+			return
+		}
+		for {
+			if i = scan.Space(f.b, f.part(i, level)); f.b[i] == ']' {
+				return
+			}
+			f.mark(markPart)
+			i = scan.Space(f.b, i+1)
+		}
+	default:
+		f.part(i, level)
+	}
+}
+
+// part writes one content part and returns the offset after it.
+func (f *feeder) part(i, level int) int {
+	switch scan.KindAt(f.b, i) {
+	case scan.Obj:
+	case scan.Str: // some engines take strings for parts
+		end, _, _ := scan.String(f.b, i)
+		f.text(f.b[i+1 : end-1])
+		return end
+	default:
+		f.value(i)
+		end, _ := scan.Value(f.b, i, 0)
+		return end
+	}
+	var p part
+	w := scan.Walk(f.b, i)
+	for w.Next() {
+		p.field(w.Key, f.b, w.Start, w.End)
+	}
+	switch p.form() {
+	case partText:
+		f.text(p.text[1 : len(p.text)-1])
+	case partMedia:
+		f.flush()
+		f.w.Media(f.hash(i, 0))
+	default:
+		f.other(i, level)
+	}
+	return w.Offset()
+}
+
+// other writes a part that is neither text nor a medium, but may hold parts.
+func (f *feeder) other(i, level int) {
+	f.mark('{')
+	for w := scan.Walk(f.b, i); w.Next(); {
+		if string(w.Key) == "cache_control" {
+			continue
+		}
+		f.text(w.Key)
+		f.mark(':')
+		holds := string(w.Key) == "content" || string(w.Key) == "output"
+		if holds && level < nestedParts && (scan.KindAt(f.b, w.Start) == scan.Arr || scan.KindAt(f.b, w.Start) == scan.Obj) {
+			f.content(w.Start, level+1)
+		} else {
+			f.value(w.Start)
+		}
+		f.mark(',')
+	}
+	f.mark('}')
+}
+
+// media writes /generate's media, each string one.
+func (f *feeder) media(i int) {
+	switch scan.KindAt(f.b, i) {
+	case scan.Arr:
+		for w := scan.Walk(f.b, i); w.Next(); {
+			f.media(w.Start)
+		}
+	case scan.Null:
+	default:
+		f.flush()
+		f.w.Media(f.hash(i, 0))
+	}
+}
+
+// hash is the hash of a value, by what its strings stand for.
+func (f *feeder) hash(i int, h uint64) uint64 {
+	switch scan.KindAt(f.b, i) {
+	case scan.Str:
+		end, escaped, _ := scan.String(f.b, i)
+		return mix(h, hashText(f.b[i+1:end-1], escaped))
+	case scan.Arr, scan.Obj:
+		for w := scan.Walk(f.b, i); w.Next(); {
+			if string(w.Key) != "cache_control" {
+				h = f.hash(w.Start, mix(h, xxh3.Hash(w.Key)))
+			}
+		}
+		return h
+	default:
+		end, _ := scan.Value(f.b, i, 0)
+		return mix(h, xxh3.Hash(f.b[i:end]))
+	}
+}
+
+func mix(h, x uint64) uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	return bits.RotateLeft64(h, 29)*odd + x
+}
+
+// hashText hashes what raw stands for, piece by piece where it has escapes.
+func hashText(raw []byte, escaped bool) uint64 {
+	if !escaped {
+		return xxh3.Hash(raw)
+	}
+	h := xxh3.New()
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			_, _ = h.Write(raw)
+			return h.Sum64()
+		}
+		_, _ = h.Write(raw[:i])
+		r, n := scan.Unescape(raw[i:])
+		var c [utf8.UTFMax]byte
+		_, _ = h.Write(c[:utf8.EncodeRune(c[:], r)])
+		raw = raw[i+n:]
+	}
+}
+
+// prompt writes one prompt.
+func (f *feeder) prompt(p *Prompt) {
+	switch p.Kind {
+	case Text:
+		f.text(f.b[p.Start+1 : p.End-1])
+	case Tokens:
+		f.flush()
+		f.tokens(p.Start + 1)
+	default:
+		f.content(p.Start, 0)
+	}
+}
+
+// tokens writes the ids that begin at i.
+func (f *feeder) tokens(i int) {
+	for {
+		for i < len(f.b) && f.b[i]-'0' > 9 {
+			if f.b[i] == ']' {
+				return
+			}
+			i++
+		}
+		var id uint64
+		for ; i < len(f.b) && f.b[i]-'0' <= 9; i++ {
+			id = id*10 + uint64(f.b[i]-'0')
+		}
+		f.w.Token(id)
+	}
+}
