@@ -1,0 +1,206 @@
+package local
+
+import (
+	"math"
+
+	"penstock/engine/local/lm"
+)
+
+func logOf(c lm.Choice) float64 { return math.Log(c.P) }
+
+// head writes what all answers of one exchange begin with.
+func (x *exchange) head(b []byte, object string) []byte {
+	b = append(b, `{"id":"`...)
+	b = append(b, x.id...)
+	b = append(b, `","object":"`...)
+	b = append(b, object...)
+	b = append(b, `","created":`...)
+	b = appendInt(b, x.created)
+	b = append(b, `,"model":`...)
+	return appendString(b, x.modelName())
+}
+
+// modelName is the name in answers: SGLang echoes whatever was asked for.
+func (x *exchange) modelName() string {
+	if x.call.model != "" && x.srv.opts.Kind == SGLang {
+		return x.call.model
+	}
+	return x.srv.opts.Model
+}
+
+// whole writes the answer that is not streamed.
+func (x *exchange) whole(b []byte) []byte {
+	chat, vllm := x.call.chat, x.srv.opts.Kind == VLLM
+	object := "text_completion"
+	if chat {
+		object = "chat.completion"
+	}
+	b = append(x.head(b, object), `,"choices":[`...)
+	for i, g := range x.chosen() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if chat {
+			b = x.chatChoice(b, i, g)
+		} else {
+			b = x.textChoice(b, i, g)
+		}
+	}
+	b = append(b, ']')
+	if vllm {
+		b = append(b, `,"service_tier":null,"system_fingerprint":"penstock-local"`...)
+	}
+	b = append(b, `,"usage":`...)
+	b = x.usage(b, true)
+	switch {
+	case vllm && chat:
+		b = append(b, `,"prompt_logprobs":`...)
+		b = x.promptLogprobs(b, x.gens[0])
+		b = append(b, `,"prompt_token_ids":`...)
+		b = x.idsOrNull(b, x.gens[0].prompt)
+		b = append(b, `,"kv_transfer_params":null`...)
+	case vllm:
+		b = append(b, `,"kv_transfer_params":null`...)
+	default:
+		b = append(b, `,"metadata":{"weight_version":"default"}`...)
+	}
+	return append(b, '}')
+}
+
+func (x *exchange) chatChoice(b []byte, index int, g *gen) []byte {
+	b = append(b, `{"index":`...)
+	b = appendInt(b, index)
+	b = append(b, `,"message":{"role":"assistant","content":`...)
+	b = appendString(b, g.text)
+	if x.srv.opts.Kind == VLLM {
+		b = append(b, `,"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null`...)
+	} else {
+		b = append(b, `,"reasoning_content":null,"tool_calls":null`...)
+	}
+	b = append(b, `},"logprobs":`...)
+	if x.call.logprobs >= 0 {
+		b = newScorer(x.srv.model, x.srv.opts.Kind, &g.first).chat(b, g.tokens, x.call.logprobs)
+	} else {
+		b = append(b, "null"...)
+	}
+	b = append(x.finish(b, g), `,"token_ids":`...)
+	return append(x.idsOrNull(b, g.tokens), '}')
+}
+
+func (x *exchange) textChoice(b []byte, index int, g *gen) []byte {
+	c := x.call
+	b = append(b, `{"index":`...)
+	b = appendInt(b, index)
+	b = append(b, `,"text":`...)
+	text := g.text
+	if c.echo {
+		text = append([]byte(x.promptText(g)), text...)
+	}
+	b = appendString(b, text)
+	b = append(b, `,"logprobs":`...)
+	switch {
+	case c.logprobs < 0:
+		b = append(b, "null"...)
+	case c.echo:
+		all := append(append(make([]uint32, 0, len(g.prompt)+len(g.tokens)), g.prompt...), g.tokens...)
+		b = newScorer(x.srv.model, x.srv.opts.Kind, nil).completion(b, all, c.logprobs)
+	default:
+		b = newScorer(x.srv.model, x.srv.opts.Kind, &g.first).completion(b, g.tokens, c.logprobs)
+	}
+	b = append(x.finish(b, g), `,"token_ids":`...)
+	b = x.idsOrNull(b, g.tokens)
+	if x.srv.opts.Kind == VLLM {
+		b = append(b, `,"prompt_logprobs":`...)
+		b = x.promptLogprobs(b, g)
+	}
+	b = append(b, `,"prompt_token_ids":`...)
+	b = x.idsOrNull(b, g.prompt)
+	return append(b, '}')
+}
+
+// promptText is what echo repeats: the text as it was sent, or that of the ids.
+func (x *exchange) promptText(g *gen) string {
+	for i := range x.call.prompts {
+		if p := &x.call.prompts[i]; &p.tokens[0] == &g.prompt[0] && p.isText {
+			return p.text
+		}
+	}
+	var d lm.Detok
+	var out []byte
+	for _, id := range g.prompt {
+		out = d.Append(out, x.srv.model.Text(id))
+	}
+	return string(d.Flush(out))
+}
+
+func (x *exchange) promptLogprobs(b []byte, g *gen) []byte {
+	top := x.call.promptLogprobs
+	if x.call.echo && x.call.logprobs >= 0 {
+		top = max(top, x.call.logprobs) // vLLM sends them twice
+	}
+	if top < 0 {
+		return append(b, "null"...)
+	}
+	return newScorer(x.srv.model, x.srv.opts.Kind, nil).prompt(b, g.prompt, top)
+}
+
+func (x *exchange) idsOrNull(b []byte, ids []uint32) []byte {
+	if !x.call.returnIDs {
+		return append(b, "null"...)
+	}
+	return appendIDs(b, ids)
+}
+
+func appendIDs(b []byte, ids []uint32) []byte {
+	b = append(b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendInt(b, id)
+	}
+	return append(b, ']')
+}
+
+// finish writes why a choice ended, null while it has not.
+func (x *exchange) finish(b []byte, g *gen) []byte {
+	b = append(b, `,"finish_reason":`...)
+	b = appendStringOrNull(b, g.reason)
+	if x.srv.opts.Kind == VLLM {
+		b = append(b, `,"stop_reason":`...)
+		return appendStringOrNull(b, g.matched)
+	}
+	b = append(b, `,"matched_stop":`...)
+	if g.eos {
+		return appendInt(b, lm.EndTurn)
+	}
+	return appendStringOrNull(b, g.matched)
+}
+
+// usage writes the token counts; details are left out of running counts.
+func (x *exchange) usage(b []byte, details bool) []byte {
+	in, cached, out := 0, 0, 0
+	for i, g := range x.gens {
+		if i%x.call.bestOf == 0 {
+			in += len(g.prompt)
+			cached += g.cached
+		}
+		out += len(g.tokens)
+	}
+	return x.counts(b, in, out, cached, details)
+}
+
+func (x *exchange) counts(b []byte, in, out, cached int, details bool) []byte {
+	b = append(b, `{"prompt_tokens":`...)
+	b = appendInt(b, in)
+	b = append(b, `,"total_tokens":`...)
+	b = appendInt(b, in+out)
+	b = append(b, `,"completion_tokens":`...)
+	b = appendInt(b, out)
+	if details {
+		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
+		b = appendInt(b, cached)
+		b = append(b, '}')
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,2 @@
+// Package sched is the embedded engine's scheduler.
+package sched
