@@ -1,0 +1,415 @@
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock/configs"
+)
+
+// Where a replica comes from.
+const (
+	sourceStatic = "static"
+	sourceDNS    = "dns"
+	sourceFile   = "file"
+	sourceAdmin  = "admin"
+	sourceLaunch = "launch"
+	sourceLocal  = "local"
+)
+
+// target is one URL that a source has found.
+type target struct {
+	id   string
+	url  string // clean: see cleanURL
+	host string // the name that an address was looked up for, with its port; "": the URL's own
+
+	// What the source itself says of it; zero: as the entry has it.
+	kind       string
+	dpRanks    string
+	firstRank  int
+	maxRunning int
+	kvTokens   int
+	roles      []string
+}
+
+// entry is one engine of the file, or one added by the admin API, and the
+// servers that it has brought.
+type entry struct {
+	key    string // the same over reloads as long as it is the same engine
+	source string
+	model  string // as configured; "": what the engines serve
+	engine configs.Engine
+	tls    *tls.Config
+	watch  watcher  // nil: the targets never change
+	first  []target // those known from the start
+
+	servers []*server // guarded by the fleet's lock
+	stop    context.CancelFunc
+	done    chan struct{} // closed when the watcher has returned
+}
+
+// watcher is a source whose targets change, or that must be ended.
+type watcher interface {
+	// run calls set with all targets whenever they change, and returns when the
+	// context ends.
+	run(ctx context.Context, set func([]target))
+	// halt ends what the source has started (child processes, local engines).
+	// It is called after run has returned and may be called without it.
+	halt()
+}
+
+// plan is a configuration that has been checked and can be committed.
+type plan struct {
+	cfg  *configs.Config
+	keep map[*entry]*entry // old → new settings for it
+	all  []*entry          // in the order of the file
+}
+
+// discard ends what planning has started.
+func (p *plan) discard() {
+	for _, e := range p.all {
+		if e.watch != nil && p.keep[e] == nil {
+			e.watch.halt()
+		}
+	}
+}
+
+// plan checks a configuration and makes its entries; those that the fleet has
+// already are taken over.
+func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
+	f.mu.Lock()
+	have := make(map[string]*entry, len(f.entries))
+	for _, e := range f.entries {
+		if e.source != sourceAdmin {
+			have[e.key] = e
+		}
+	}
+	f.mu.Unlock()
+	p := &plan{cfg: cfg, keep: make(map[*entry]*entry)}
+	var errs []error
+	seen := make(map[string]int)
+	for mi := range cfg.Models {
+		m := &cfg.Models[mi]
+		for ei := range m.Engines {
+			e, err := newEntry(m, mi, &m.Engines[ei], seen)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", where(m, mi, ei), err))
+				continue
+			}
+			if old := have[e.key]; old != nil {
+				p.keep[old] = e
+				p.all = append(p.all, old)
+				continue
+			}
+			if err := f.prepare(ctx, e); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", where(m, mi, ei), err))
+				continue
+			}
+			p.all = append(p.all, e)
+		}
+	}
+	if err := p.uniqueIDs(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		p.discard()
+		return nil, err
+	}
+	return p, nil
+}
+
+func where(m *configs.Model, mi, ei int) string {
+	if m.Name != "" {
+		return fmt.Sprintf("model %s: engines[%d]", m.Name, ei)
+	}
+	return fmt.Sprintf("models[%d].engines[%d]", mi, ei)
+}
+
+// newEntry reads one engine of the file.
+func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int) (*entry, error) {
+	tc, err := loadTLS(eng.TLS)
+	if err != nil {
+		return nil, err
+	}
+	if eng.Kind != "" {
+		if _, err := newAdapter(Kind(eng.Kind)); err != nil {
+			return nil, err
+		}
+	}
+	e := &entry{model: m.Name, engine: *eng, tls: tc}
+	model := m.Name
+	if model == "" {
+		model = fmt.Sprintf("#%d", mi)
+	}
+	var what string
+	switch {
+	case eng.Launch != nil:
+		e.source, what = sourceLaunch, fmt.Sprintf("%+v", *eng.Launch)
+	case eng.Local != nil:
+		e.source, what = sourceLocal, fmt.Sprintf("%+v", *eng.Local)
+	case eng.File != "":
+		e.source, what = sourceFile, eng.File
+	case eng.Resolve == "dns":
+		e.source, what = sourceDNS, eng.URL
+	default:
+		e.source, what = sourceStatic, eng.URL
+	}
+	e.key = strings.Join([]string{model, e.source, eng.ID, what}, "\x00")
+	seen[e.key]++
+	e.key += fmt.Sprintf("\x00%d", seen[e.key])
+	return e, nil
+}
+
+// prepare makes a new entry's source and finds the targets that it starts with.
+func (f *Fleet) prepare(ctx context.Context, e *entry) error {
+	var err error
+	switch e.source {
+	case sourceLaunch:
+		err = f.prepareLaunch(ctx, e)
+	case sourceLocal:
+		err = f.prepareLocal(e)
+	case sourceFile:
+		err = f.prepareFile(e)
+	case sourceDNS:
+		err = f.prepareDNS(e)
+	default:
+		var t target
+		if t, err = staticTarget(e.engine); err == nil {
+			e.first = []target{t}
+		}
+	}
+	return err
+}
+
+func staticTarget(eng configs.Engine) (target, error) {
+	clean, u, err := cleanURL(eng.URL)
+	if err != nil {
+		return target{}, err
+	}
+	t := target{id: eng.ID, url: clean}
+	if t.id == "" {
+		t.id = hostPort(u)
+	}
+	return t, nil
+}
+
+// cleanURL checks an engine's URL and cuts off a trailing slash and the /v1
+// that stands in many clients' settings.
+func cleanURL(raw string) (string, *url.URL, error) {
+	u, err := parseURL(raw)
+	if err != nil {
+		return "", nil, err
+	}
+	u.Path = strings.TrimSuffix(strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1"), "/")
+	u.RawQuery, u.Fragment, u.User = "", "", nil
+	return u.String(), u, nil
+}
+
+// uniqueIDs checks the ids that are known before anything is looked up.
+func (p *plan) uniqueIDs() error {
+	seen := make(map[string]string)
+	for _, e := range p.all {
+		for _, t := range e.first {
+			if other, ok := seen[t.id]; ok {
+				return fmt.Errorf("two engines have the id %q (%s and %s): set engines[].id", t.id, other, t.url)
+			}
+			seen[t.id] = t.url
+		}
+	}
+	return nil
+}
+
+// commit makes the plan the fleet's. The lock is held.
+func (f *Fleet) commit(p *plan) error {
+	now := time.Now()
+	f.cfg = p.cfg
+	f.upstream = make(map[string]string)
+	for i := range p.cfg.Models {
+		f.upstream[p.cfg.Models[i].Name] = p.cfg.Models[i].Upstream
+	}
+	old := f.entries
+	f.entries = nil
+	for _, e := range old {
+		if p.keep[e] == nil && e.source != sourceAdmin {
+			f.retire(e, now)
+		}
+	}
+	var errs []error
+	for _, e := range p.all {
+		f.entries = append(f.entries, e)
+		if fresh := p.keep[e]; fresh != nil {
+			e.engine, e.tls = fresh.engine, fresh.tls
+			continue
+		}
+		f.adoptAdmin(e, old)
+		f.begin(e, now)
+	}
+	for _, e := range old {
+		if e.source == sourceAdmin && len(e.servers) > 0 {
+			f.entries = append(f.entries, e)
+		}
+	}
+	errs = append(errs, f.reconfigure())
+	return errors.Join(errs...)
+}
+
+// adoptAdmin hands a server that was added by the admin API to an entry of
+// the file that now names it. The lock is held.
+func (f *Fleet) adoptAdmin(e *entry, old []*entry) {
+	for _, t := range e.first {
+		for _, o := range old {
+			i := slices.IndexFunc(o.servers, func(s *server) bool {
+				return o.source == sourceAdmin && s.target.url == t.url && s.model == e.model && s.id == t.id
+			})
+			if i >= 0 {
+				s := o.servers[i]
+				o.servers = slices.Delete(o.servers, i, i+1)
+				s.source = e.source
+				e.servers = append(e.servers, s)
+			}
+		}
+	}
+}
+
+// begin starts a new entry: its first targets, and its watcher. The lock is held.
+func (f *Fleet) begin(e *entry, now time.Time) {
+	f.setTargets(e, e.first, now)
+	if e.watch == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	e.stop, e.done = cancel, make(chan struct{})
+	f.wg.Go(func() {
+		defer close(e.done)
+		e.watch.run(ctx, func(ts []target) {
+			f.mu.Lock()
+			if ctx.Err() == nil {
+				f.setTargets(e, ts, time.Now())
+			}
+			f.mu.Unlock()
+			f.events.flush()
+		})
+	})
+}
+
+// setTargets makes an entry's servers what its source has found. The lock is held.
+func (f *Fleet) setTargets(e *entry, ts []target, now time.Time) {
+	var gone []*server
+	e.servers = slices.DeleteFunc(e.servers, func(s *server) bool {
+		stays := slices.ContainsFunc(ts, func(t target) bool { return t.id == s.id && t.url == s.target.url })
+		if !stays {
+			gone = append(gone, s)
+		}
+		return !stays
+	})
+	for _, t := range ts {
+		if slices.ContainsFunc(e.servers, func(s *server) bool { return s.id == t.id }) {
+			continue
+		}
+		if f.taken(t.id) {
+			f.log.Error("two engines have one id: the later is left out", "id", t.id, "url", t.url)
+			continue
+		}
+		s, err := f.newServer(e, t, f.settingsFor(e, t))
+		if err != nil {
+			f.log.Error("engine left out", "id", t.id, "url", t.url, "error", err)
+			continue
+		}
+		e.servers = append(e.servers, s)
+		s.start()
+	}
+	for _, s := range gone {
+		f.log.Info("engine removed", "replica", s.id, "url", s.target.url, "source", s.source)
+		s.remove(now)
+	}
+}
+
+func (f *Fleet) taken(id string) bool {
+	for _, e := range f.entries {
+		for _, s := range e.servers {
+			if s.id == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// settingsFor are the settings of one target. The lock is held.
+func (f *Fleet) settingsFor(e *entry, t target) *settings {
+	eng := e.engine
+	if t.kind != "" {
+		eng.Kind = t.kind
+	}
+	if t.dpRanks != "" {
+		eng.DPRanks = t.dpRanks
+	}
+	if t.roles != nil {
+		eng.Roles = t.roles
+	}
+	eng.FirstRank = firstPositive(t.firstRank, eng.FirstRank)
+	eng.MaxRunning = firstPositive(t.maxRunning, eng.MaxRunning)
+	eng.KVTokens = firstPositive(t.kvTokens, eng.KVTokens)
+	set := &settings{engine: eng, health: f.cfg.Health, breaker: f.cfg.Breaker, timeouts: f.cfg.Timeouts}
+	for i := range f.cfg.Models {
+		if m := &f.cfg.Models[i]; m.Name == e.model && m.Timeouts.Connect > 0 {
+			set.timeouts.Connect = m.Timeouts.Connect
+		}
+	}
+	return set
+}
+
+// reconfigure gives every server its settings anew. The lock is held.
+func (f *Fleet) reconfigure() error {
+	var errs []error
+	for _, e := range f.entries {
+		for _, s := range e.servers {
+			if err := s.configure(e, f.settingsFor(e, s.target)); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			s.wake()
+		}
+	}
+	for _, g := range f.groups { // a new setting made a new breaker, closed
+		f.judge(g)
+	}
+	return errors.Join(errs...)
+}
+
+// retire takes an entry out. What it has started itself is ended when the
+// requests there have, or when they must have. The lock is held.
+func (f *Fleet) retire(e *entry, now time.Time) {
+	servers := e.servers
+	for _, s := range servers {
+		s.remove(now)
+	}
+	if e.stop == nil {
+		return
+	}
+	limit := f.cfg.Timeouts.Request
+	f.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(f.ctx, limit)
+		defer cancel()
+		for _, s := range servers {
+			s.waitIdle(ctx)
+		}
+		e.halt()
+	})
+}
+
+// halt ends an entry's watcher and what it has started, at once.
+func (e *entry) halt() {
+	if e.stop == nil {
+		return
+	}
+	e.stop()
+	<-e.done
+	e.watch.halt()
+}
