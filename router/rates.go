@@ -60,3 +60,10 @@ func (r *ratio) add(num, den float64) {
 }
 
 func (r *ratio) value() float64 { return r.num / r.den }
+
+// PrefillRate is the fleet's rate in tokens per second.
+func (p *Pool) PrefillRate() float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rates.value()
+}
