@@ -24,6 +24,7 @@ type env struct {
 func commands(e *env) []*cobra.Command {
 	return []*cobra.Command{
 		newHealthCmd(e),
+		newReplayCmd(e),
 		newVersionCmd(e),
 	}
 }
