@@ -212,12 +212,15 @@ func apply(t testing.TB, f *Fleet, cfg *configs.Config) {
 // eventually polls a condition up to five seconds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.After(5 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
 	for !ok() {
-		if time.Now().After(deadline) {
+		select {
+		case <-deadline:
 			t.Fatalf("not within 5s: %s", what)
+		case <-tick.C:
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

@@ -96,3 +96,14 @@ func (fs families) perRank(family, rankLabel string) map[int]float64 {
 	}
 	return sums
 }
+
+// perRankMax is the largest of a family's samples for each rank: where several
+// schedulers of one rank report, they report the same.
+func (fs families) perRankMax(family, rankLabel string) map[int]float64 {
+	most := make(map[int]float64)
+	for _, m := range fs[family].GetMetric() {
+		rank := rankOf(m, rankLabel)
+		most[rank] = max(most[rank], sample(m))
+	}
+	return most
+}

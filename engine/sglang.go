@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"sync/atomic"
 )
@@ -219,16 +220,17 @@ func parseSGLangMetrics(body []byte) ([]rankLoad, error) {
 	if len(fs) == 0 {
 		return nil, errNoLoad
 	}
-	used := fs.perRank("sglang:num_used_tokens", "dp_rank")
-	requests := fs.perRank("sglang:queue_time_seconds_count", "dp_rank")
-	waiting := fs.perRank("sglang:num_queue_reqs", "dp_rank")
+	used := fs.perRankMax("sglang:num_used_tokens", "dp_rank")
+	requests := fs.perRankMax("sglang:queue_time_seconds_count", "dp_rank")
+	waiting := fs.perRankMax("sglang:num_queue_reqs", "dp_rank")
 	var loads []rankLoad
-	for rank, running := range fs.perRank("sglang:num_running_reqs", "dp_rank") {
+	for rank, running := range fs.perRankMax("sglang:num_running_reqs", "dp_rank") {
 		r := rankLoad{rank: rank, requests: orMissing(requests, rank), prefillTokens: -1, prefillBusy: -1}
 		r.Running, r.Waiting = int(running), int(waiting[rank])
 		r.WaitingUncached, r.UsedTokens = -1, int(orMissing(used, rank))
 		loads = append(loads, r)
 	}
+	sortLoads(loads)
 	return loads, nil
 }
 
@@ -250,7 +252,7 @@ func (s *sglang) rankCounters(ctx context.Context, c *client) (map[int]float64, 
 	if err != nil {
 		return nil, err
 	}
-	return fs.perRank("sglang:queue_time_seconds_count", "dp_rank"), nil
+	return fs.perRankMax("sglang:queue_time_seconds_count", "dp_rank"), nil
 }
 
 // firstThere gets the first of several paths that the engine has, and its index.
@@ -266,6 +268,10 @@ func firstThere(ctx context.Context, c *client, paths []string, from int) ([]byt
 		}
 	}
 	return nil, len(paths), err
+}
+
+func sortLoads(loads []rankLoad) {
+	slices.SortFunc(loads, func(a, b rankLoad) int { return a.rank - b.rank })
 }
 
 func firstPositive(ns ...int) int {

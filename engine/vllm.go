@@ -157,7 +157,7 @@ func parseVLLMLoad(body []byte) ([]rankLoad, error) {
 		}
 		loads = append(loads, r)
 	}
-	slices.SortFunc(loads, func(a, b rankLoad) int { return a.rank - b.rank })
+	sortLoads(loads)
 	return loads, nil
 }
 
