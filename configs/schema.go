@@ -7,7 +7,7 @@ import "time"
 type Config struct {
 	// Listen is the address that clients connect to. Default 127.0.0.1:8080.
 	Listen string `yaml:"listen"`
-	// TLS serves the client listener over TLS; the files are reloaded when they change.
+	// TLS is the client listener's certificate; the files are reloaded when they change.
 	TLS ListenTLS `yaml:"tls"`
 	// MaxBody bounds a request body; larger is 413 before it is read. Default 64MiB.
 	MaxBody Size `yaml:"max_body"`
@@ -18,20 +18,34 @@ type Config struct {
 	// MaxConnections bounds open client connections; more wait in the kernel's backlog. Default 65536.
 	MaxConnections int `yaml:"max_connections"`
 
-	Admin    Admin    `yaml:"admin"`
-	Models   []Model  `yaml:"models"`
-	Keys     []Key    `yaml:"keys"`
-	Limits   Global   `yaml:"limits"`
-	Redis    Redis    `yaml:"redis"`
+	// Admin is the operators' listener.
+	Admin Admin `yaml:"admin"`
+	// Models are what clients ask for. Left out: penstock-local on four local replicas.
+	Models []Model `yaml:"models"`
+	// Keys are the clients' API keys. None: anybody may send requests.
+	Keys []Key `yaml:"keys"`
+	// Limits is what applies to all limits.
+	Limits Global `yaml:"limits"`
+	// Redis shares limits and placements between gateways.
+	Redis Redis `yaml:"redis"`
+	// Timeouts are the deadlines of one request.
 	Timeouts Timeouts `yaml:"timeouts"`
-	Health   Health   `yaml:"health"`
-	Breaker  Breaker  `yaml:"breaker"`
-	Retry    Retry    `yaml:"retry"`
-	Routing  Routing  `yaml:"routing"`
-	Scoring  Scoring  `yaml:"scoring"`
-	CORS     CORS     `yaml:"cors"`
-	Tracing  Tracing  `yaml:"tracing"`
-	Log      Log      `yaml:"log"`
+	// Health is the active probing of engines.
+	Health Health `yaml:"health"`
+	// Breaker takes a failing engine out while others of its model can serve.
+	Breaker Breaker `yaml:"breaker"`
+	// Retry bounds what is tried again before the first byte to the client.
+	Retry Retry `yaml:"retry"`
+	// Routing tunes the prefix policy.
+	Routing Routing `yaml:"routing"`
+	// Scoring is the lane of prompt log-probability requests.
+	Scoring Scoring `yaml:"scoring"`
+	// CORS lets browsers of other origins send requests.
+	CORS CORS `yaml:"cors"`
+	// Tracing sends OpenTelemetry traces.
+	Tracing Tracing `yaml:"tracing"`
+	// Log is the gateway's own log, on standard error.
+	Log Log `yaml:"log"`
 
 	// refs are the values that refer to the environment, by key: what Redacted shows in their stead.
 	refs map[string]ref
@@ -39,8 +53,10 @@ type Config struct {
 
 // ListenTLS is the certificate of a listener. Both empty: plain HTTP.
 type ListenTLS struct {
+	// Cert is the path of the certificate chain, in PEM.
 	Cert string `yaml:"cert"`
-	Key  string `yaml:"key"`
+	// Key is the path of its private key, in PEM.
+	Key string `yaml:"key"`
 }
 
 // Admin is the operators' listener.
@@ -57,52 +73,63 @@ type Model struct {
 	Name string `yaml:"name"`
 	// Aliases are other names for it; "default" serves requests that name no model.
 	Aliases []string `yaml:"aliases"`
-	// Upstream is the name sent to the engines, when it differs from Name.
+	// Upstream is the name sent to the engines, when it differs from `name`.
 	Upstream string `yaml:"upstream"`
-	// Policy is prefix (default), least_load, round_robin, random_two or session.
+	// Policy is `prefix`, `least_load`, `round_robin`, `random_two` or `session`.
 	Policy string `yaml:"policy"`
 	// SessionHeader names the request header that the session policy hashes; without it the body's user field.
-	SessionHeader string   `yaml:"session_header"`
-	Engines       []Engine `yaml:"engines"`
-	Queue         Queue    `yaml:"queue"`
+	SessionHeader string `yaml:"session_header"`
+	// Engines are the sources of its replicas; [] when they come by the admin API alone.
+	Engines []Engine `yaml:"engines"`
+	// Queue bounds waiting for room on one of them.
+	Queue Queue `yaml:"queue"`
 	// Limits are the model's own, over all keys.
 	Limits Limits `yaml:"limits"`
-	// Timeouts override the global ones where set.
+	// Timeouts are its own in place of the global ones where set: connect, first_token, idle and request.
 	Timeouts Timeouts `yaml:"timeouts"`
 }
 
-// Engine is one source of replicas: exactly one of URL, File, Launch or Local.
+// Engine is one source of replicas: exactly one of `url`, `file`, `launch` or `local`.
 type Engine struct {
+	// URL is the engine's root, without /v1.
 	URL string `yaml:"url"`
-	// ID names the replica in logs, metrics and the admin API. Default host:port; a rank adds /0, /1 …
+	// ID names the replica in logs, metrics and the admin API. Default: host:port; a rank adds /0, /1 …
 	ID string `yaml:"id"`
-	// Kind is sglang, vllm, openai or local. Default: probed.
+	// Kind is `sglang`, `vllm`, `openai` or `local`. Default: probed.
 	Kind string `yaml:"kind"`
-	// Resolve is "dns" to make every address of the URL's host an engine.
+	// Resolve is `dns` to make every address of the URL's host an engine.
 	Resolve string `yaml:"resolve"`
 	// MaxRunning is the engine's running limit where it does not tell (vLLM); 0: learned, from 256.
 	MaxRunning int `yaml:"max_running"`
 	// KVTokens is the KV capacity of one rank where the engine does not tell; 0: asked, or learned.
 	KVTokens int `yaml:"kv_tokens"`
-	// DPRanks is auto (default: each data-parallel rank is a replica) or off.
+	// DPRanks is `auto`, each data-parallel rank a replica, or `off`.
 	DPRanks string `yaml:"dp_ranks"`
 	// FirstRank is the global number of this URL's first rank, for vLLM over several nodes.
 	FirstRank int `yaml:"first_rank"`
-	// Roles are chat and scoring. Default both.
+	// Roles are `chat` and `scoring`. Default: both.
 	Roles []string `yaml:"roles"`
 	// Key is sent to the engine as a bearer token.
-	Key    Secret     `yaml:"key"`
-	TLS    EngineTLS  `yaml:"tls"`
-	File   string     `yaml:"file"`
-	Launch *Launch    `yaml:"launch"`
-	Local  *LocalPool `yaml:"local"`
+	Key Secret `yaml:"key"`
+	// TLS is how an https engine is verified and answered.
+	TLS EngineTLS `yaml:"tls"`
+	// File is a file of targets in Prometheus' file_sd form, watched.
+	File string `yaml:"file"`
+	// Launch starts engines as child processes.
+	Launch *Launch `yaml:"launch"`
+	// Local is a number of embedded engines.
+	Local *LocalPool `yaml:"local"`
 }
 
 // EngineTLS is how an https engine is verified and answered.
 type EngineTLS struct {
-	CA         string `yaml:"ca"`
-	Cert       string `yaml:"cert"`
-	Key        string `yaml:"key"`
+	// CA is the path of the authorities that it is verified with, in PEM. Default: the system's.
+	CA string `yaml:"ca"`
+	// Cert is the path of the gateway's own certificate, in PEM.
+	Cert string `yaml:"cert"`
+	// Key is the path of its private key, in PEM.
+	Key string `yaml:"key"`
+	// ServerName is the name that the certificate must bear. Default: the URL's host.
 	ServerName string `yaml:"server_name"`
 }
 
@@ -122,7 +149,7 @@ type Launch struct {
 	Preflight bool `yaml:"preflight"`
 	// StartTimeout bounds the time until a child answers. Default 30m.
 	StartTimeout time.Duration `yaml:"start_timeout"`
-	// StopTimeout is between TERM and KILL. Default 10s.
+	// StopTimeout is the time between TERM and KILL. Default 10s.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
 }
 
@@ -130,7 +157,7 @@ type Launch struct {
 type LocalPool struct {
 	// Replicas is how many. Default 4.
 	Replicas int `yaml:"replicas"`
-	// Profile is instant (default), qwen3-30b or glm52-dp4.
+	// Profile is `instant`, `qwen3-30b` or `glm52-dp4`.
 	Profile string `yaml:"profile"`
 	// KVTokens is the KV capacity of each. Default: the profile's.
 	KVTokens int `yaml:"kv_tokens"`
@@ -140,37 +167,46 @@ type LocalPool struct {
 	TimeScale float64 `yaml:"time_scale"`
 }
 
-// Queue bounds waiting for room on a replica.
+// Queue bounds waiting for room on a replica. In a key, 0 is the model's.
 type Queue struct {
-	// MaxLength bounds the requests waiting. Default 1000 for a model; for a key, the model's.
+	// MaxLength bounds the requests waiting; 0 in a model: none may. Default 1000.
 	MaxLength int `yaml:"max_length"`
 	// MaxWait bounds the time that one waits. Default 30s.
 	MaxWait time.Duration `yaml:"max_wait"`
 	// WaitingCredit is the part of the prefill rate by which waiting lowers a request's place. Default 0.085.
 	WaitingCredit float64 `yaml:"waiting_credit"`
-	// HeadHold is how long a head that fits nowhere may be passed over before room is kept for it. Default 5s.
+	// HeadHold is how long a head that fits nowhere may be passed over before room is kept for it; a model's alone. Default 5s.
 	HeadHold time.Duration `yaml:"head_hold"`
 }
 
 // Limits are one scope's limits. 0: none.
 type Limits struct {
-	RequestsPerMinute     int64 `yaml:"requests_per_minute"`
-	TokensPerMinute       int64 `yaml:"tokens_per_minute"`
-	InputTokensPerMinute  int64 `yaml:"input_tokens_per_minute"`
+	// RequestsPerMinute is the rate of requests.
+	RequestsPerMinute int64 `yaml:"requests_per_minute"`
+	// TokensPerMinute is the rate of tokens, input and output together.
+	TokensPerMinute int64 `yaml:"tokens_per_minute"`
+	// InputTokensPerMinute is the rate of prompt tokens, cached ones included.
+	InputTokensPerMinute int64 `yaml:"input_tokens_per_minute"`
+	// OutputTokensPerMinute is the rate of generated tokens.
 	OutputTokensPerMinute int64 `yaml:"output_tokens_per_minute"`
-	Concurrency           int   `yaml:"concurrency"`
-	// RequestsBurst and TokensBurst are the buckets' sizes. Default: one minute's worth.
-	RequestsBurst     int64 `yaml:"requests_burst"`
-	TokensBurst       int64 `yaml:"tokens_burst"`
-	InputTokensBurst  int64 `yaml:"input_tokens_burst"`
+	// Concurrency is how many requests may be in flight at once; more wait.
+	Concurrency int `yaml:"concurrency"`
+	// RequestsBurst is how many requests may come at once. Default: one minute's worth, as for each burst.
+	RequestsBurst int64 `yaml:"requests_burst"`
+	// TokensBurst is how many tokens may be taken at once; a request that costs more is too large ever.
+	TokensBurst int64 `yaml:"tokens_burst"`
+	// InputTokensBurst is the same for prompt tokens.
+	InputTokensBurst int64 `yaml:"input_tokens_burst"`
+	// OutputTokensBurst is the same for generated tokens.
 	OutputTokensBurst int64 `yaml:"output_tokens_burst"`
 }
 
-// Key is one client's API key. Several with one name are one client with several active keys.
+// Key is one client's API key. Several with one name are one client with
+// several active keys, for rotation: its settings are given with the first.
 type Key struct {
 	// Name is what logs, metrics and limits know the client by.
 	Name string `yaml:"name"`
-	// Key is ${NAME}, an environment reference; or SHA256 is given.
+	// Key is `${NAME}`, a reference to the environment; or `sha256` is given.
 	Key Secret `yaml:"key"`
 	// SHA256 is the key's hash in hexadecimal.
 	SHA256 string `yaml:"sha256"`
@@ -178,13 +214,16 @@ type Key struct {
 	Models []string `yaml:"models"`
 	// Weight is its share when the engines are full. Default 1.
 	Weight float64 `yaml:"weight"`
-	// Priority is high (weight × 4), normal (× 1) or batch (× 0.25). Default normal.
-	Priority    string            `yaml:"priority"`
-	Limits      Limits            `yaml:"limits"`
+	// Priority is `high` (weight × 4), `normal` (× 1) or `batch` (× 0.25).
+	Priority string `yaml:"priority"`
+	// Limits are the client's own, over all models.
+	Limits Limits `yaml:"limits"`
+	// ModelLimits are its limits on single models, beside `limits`: model name → limits.
 	ModelLimits map[string]Limits `yaml:"model_limits"`
-	// OnRateLimit is refuse (default) or wait.
+	// OnRateLimit is `refuse`, at once with 429, or `wait`, if the wait fits `max_wait`.
 	OnRateLimit string `yaml:"on_rate_limit"`
-	Queue       Queue  `yaml:"queue"`
+	// Queue is its share of the models' queues and its own longest wait.
+	Queue Queue `yaml:"queue"`
 	// AllowEngineFields lets the client send rank, priority, bootstrap fields and cache_salt.
 	AllowEngineFields bool `yaml:"allow_engine_fields"`
 	// CacheSalt is added to this client's requests, so that it shares no cached prefix with others.
@@ -195,7 +234,7 @@ type Key struct {
 
 // Global is what applies to all limits.
 type Global struct {
-	// Mode is explicit (default) or auto: queue and concurrency derived from the engines.
+	// Mode is `explicit`, or `auto`: queue and concurrency derived from the engines.
 	Mode string `yaml:"mode"`
 	// DefaultOutputTokens is reserved when a request names no maximum. Default 512.
 	DefaultOutputTokens int `yaml:"default_output_tokens"`
@@ -209,19 +248,23 @@ type Global struct {
 
 // Redis shares limits and placements between gateways. Empty URL: none.
 type Redis struct {
-	// URL is redis://, rediss:// or, with several addresses separated by commas, a cluster; a master's name makes it Sentinel.
-	URL        string    `yaml:"url"`
-	MasterName string    `yaml:"master_name"`
-	Username   string    `yaml:"username"`
-	Password   Secret    `yaml:"password"`
-	TLS        EngineTLS `yaml:"tls"`
-	// OnError is local (default: each gateway enforces limit ÷ gateways), open or closed.
+	// URL is `redis://`, `rediss://` or, with several addresses separated by commas, a cluster; a master's name makes it Sentinel.
+	URL string `yaml:"url"`
+	// MasterName is the master that the Sentinels at URL know.
+	MasterName string `yaml:"master_name"`
+	// Username is one of Redis' access lists.
+	Username string `yaml:"username"`
+	// Password is that user's, or the server's.
+	Password Secret `yaml:"password"`
+	// TLS is how a rediss server is verified and answered.
+	TLS EngineTLS `yaml:"tls"`
+	// OnError is `local` (each gateway enforces limit ÷ gateways), `open` or `closed`.
 	OnError string `yaml:"on_error"`
 	// Timeout bounds one round trip. Default 50ms.
 	Timeout time.Duration `yaml:"timeout"`
 	// Prefix begins every key. Default penstock.
 	Prefix string `yaml:"prefix"`
-	// Gateways is how many share it, for on_error: local; 0: counted by heartbeats. Default 0.
+	// Gateways is how many share it, for `on_error: local`; 0: counted by heartbeats. Default 0.
 	Gateways int `yaml:"gateways"`
 	// SharePlacements sends placements between gateways too. Default true.
 	SharePlacements bool `yaml:"share_placements"`
@@ -253,9 +296,9 @@ type Timeouts struct {
 
 // Health is the active probing of engines.
 type Health struct {
-	// Interval between two probes of one URL. Default 2s.
+	// Interval is the time between two probes of one URL. Default 2s.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one probe. Default 2s.
+	// Timeout is a probe's. Default 2s.
 	Timeout time.Duration `yaml:"timeout"`
 	// Unhealthy is how many failures in a row take a silent replica out. Default 3.
 	Unhealthy int `yaml:"unhealthy"`
@@ -263,21 +306,21 @@ type Health struct {
 	Healthy int `yaml:"healthy"`
 	// Path is what is probed. Default: the kind's own.
 	Path string `yaml:"path"`
-	// LoadInterval between two load polls. Default 1s, longer beyond 100 replicas.
+	// LoadInterval is the time between two load polls. Default 1s; longer beyond 100 replicas.
 	LoadInterval time.Duration `yaml:"load_interval"`
-	// LoadTimeout of one load poll. Default 1s.
+	// LoadTimeout is a load poll's. Default 1s.
 	LoadTimeout time.Duration `yaml:"load_timeout"`
-	// RefreshInterval between two readings of the engine's own facts. Default 30s.
+	// RefreshInterval is the time between two readings of the engine's own facts. Default 30s.
 	RefreshInterval time.Duration `yaml:"refresh_interval"`
-	// ResolveInterval between two look-ups of a DNS name. Default 10s.
+	// ResolveInterval is the time between two look-ups of a DNS name. Default 10s.
 	ResolveInterval time.Duration `yaml:"resolve_interval"`
 }
 
 // Breaker takes a failing engine out while others of its model can serve.
 type Breaker struct {
-	// Failures in a row that open it. Default 5.
+	// Failures is how many in a row open it. Default 5.
 	Failures int `yaml:"failures"`
-	// Ratio of failures, over at least MinRequests within Window, that opens it. Default 0.5.
+	// Ratio is the share of failures, over at least `min_requests` within `window`, that opens it. Default 0.5.
 	Ratio float64 `yaml:"ratio"`
 	// MinRequests is the least number that a ratio is taken of. Default 20.
 	MinRequests int `yaml:"min_requests"`
@@ -291,11 +334,11 @@ type Breaker struct {
 
 // Retry bounds what is tried again before the first byte to the client.
 type Retry struct {
-	// Attempts of one request in all. Default 3.
+	// Attempts is how many one request has in all. Default 3.
 	Attempts int `yaml:"attempts"`
 	// Budget is the share of requests that may be retries, over ten seconds. Default 0.2.
 	Budget float64 `yaml:"budget"`
-	// MinPerSecond are always allowed. Default 10.
+	// MinPerSecond is how many retries are always allowed. Default 10.
 	MinPerSecond float64 `yaml:"min_per_second"`
 }
 
@@ -313,9 +356,9 @@ type Routing struct {
 
 // Scoring is the lane of prompt log-probability requests.
 type Scoring struct {
-	// MaxInFlightTokens on one replica. Default 65536; a single larger request is sent alone.
+	// MaxInFlightTokens is how many may be on one replica at once. Default 65536; a single larger request is sent alone.
 	MaxInFlightTokens int `yaml:"max_in_flight_tokens"`
-	// MaxWait in the queue. Default 4m, below the 300 s of lm-eval.
+	// MaxWait is the time in the queue. Default 4m; below the 300 s of lm-eval.
 	MaxWait time.Duration `yaml:"max_wait"`
 	// SplitTokens is the least size of a part when a batch of prompts is split over replicas. Default 2048.
 	SplitTokens int `yaml:"split_tokens"`
@@ -323,8 +366,9 @@ type Scoring struct {
 
 // CORS is off without origins.
 type CORS struct {
+	// Origins are those allowed, as https://app.example.com, or *.
 	Origins []string `yaml:"origins"`
-	// MaxAge of a preflight's answer. Default 1h.
+	// MaxAge is that of a preflight's answer. Default 1h.
 	MaxAge time.Duration `yaml:"max_age"`
 }
 
@@ -338,9 +382,9 @@ type Tracing struct {
 
 // Log is the gateway's own log, on standard error.
 type Log struct {
-	// Format is text (default) or json.
+	// Format is `text` or `json`.
 	Format string `yaml:"format"`
-	// Level is debug, info (default), warn or error.
+	// Level is `debug`, `info`, `warn` or `error`.
 	Level string `yaml:"level"`
 	// Access writes one line for each request. Default true.
 	Access bool `yaml:"access"`
