@@ -1,0 +1,397 @@
+package limits
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"penstock/configs"
+)
+
+// Ticket is one request that wants room on a replica. It is used once, for one
+// Acquire.
+type Ticket struct {
+	Item
+	// TryBind binds the request to a replica that has room: true when it did.
+	// An error ends the wait with it. It runs in any goroutine, one at a time
+	// for a queue, under no lock, and must be quick.
+	TryBind func() (bool, error)
+	// Reservation holds the limits; its concurrency slots are got before room. nil: none.
+	Reservation *Reservation
+	// Bounds are the key's own; zero values: the model's.
+	Bounds configs.Queue
+	// Asked shortens the wait, as the client asked for. 0: not.
+	Asked time.Duration
+	// NoQueue refuses at once what would have to wait.
+	NoQueue bool
+	// Began is when a request that is tried again first began to wait: it keeps
+	// its place and is not refused for the queue's length. Zero: now.
+	Began time.Time
+
+	deadline time.Time
+	wait     time.Duration
+	round    uint64        // in which it fitted nowhere
+	binding  bool          // TryBind runs
+	left     error         // why it wants to leave while TryBind runs
+	done     chan struct{} // closed when resolved; nil until somebody waits
+	resolved bool
+	err      error
+}
+
+// Queue holds the requests for one model that wait for a concurrency slot or
+// for room. Any number of goroutines may use it. It runs nothing of its own:
+// whoever kicks it dispatches, one at a time.
+type Queue struct {
+	model string
+	rate  func() float64
+
+	mu        sync.Mutex
+	bounds    configs.Queue
+	order     Order
+	busy      bool // somebody dispatches
+	again     bool // and is to look once more
+	rounds    uint64
+	lastRound time.Time
+	impatient []*Ticket // with NoQueue, not tried yet
+	drain     drainRate
+	buf       []*Item
+}
+
+const (
+	// maxTries and maxTriesPerKey bound the requests tried in one round.
+	maxTries, maxTriesPerKey = 64, 8
+	// nudge is how often a waiting request looks whether anybody dispatched:
+	// room may come without a kick, as predictions run out.
+	nudge = time.Second
+)
+
+// NewQueue makes the queue of a model. rate is the prefill rate of one replica
+// in tokens per second, asked now and then; nil: waiting earns no credit.
+func NewQueue(model string, bounds configs.Queue, rate func() float64) *Queue {
+	q := &Queue{model: model, rate: rate}
+	q.Configure(bounds)
+	return q
+}
+
+// Configure changes the bounds; those who wait stay.
+func (q *Queue) Configure(b configs.Queue) {
+	if b.MaxLength <= 0 {
+		b.MaxLength = 1000
+	}
+	if b.MaxWait <= 0 {
+		b.MaxWait = 30 * time.Second
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.bounds = b
+	q.order.Credit, q.order.Hold = b.WaitingCredit, b.HeadHold
+}
+
+// Acquire returns nil once the ticket is bound; Settle it when it has run. The
+// error is a *Refusal, what TryBind said, or the context's cause when the client
+// left. It never waits longer than the ticket's bound.
+func (q *Queue) Acquire(ctx context.Context, t *Ticket) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	now := time.Now()
+	if err := q.enter(now, t); err != nil {
+		return err
+	}
+	q.Kick()
+	q.mu.Lock()
+	if t.resolved {
+		q.mu.Unlock()
+		return t.err
+	}
+	t.done = make(chan struct{})
+	q.mu.Unlock()
+	return q.await(ctx, t)
+}
+
+// enter puts the ticket into the order, if there is a place for it.
+func (q *Queue) enter(now time.Time, t *Ticket) error {
+	since := t.Began
+	if since.IsZero() {
+		since = now
+	}
+	if r := t.Reservation; r != nil && t.Ready == nil {
+		t.Ready = func() bool { return r.TrySlot(time.Now()) }
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t.wait = q.bounds.MaxWait
+	if t.Bounds.MaxWait > 0 {
+		t.wait = t.Bounds.MaxWait
+	}
+	if t.Asked > 0 {
+		t.wait = min(t.wait, t.Asked)
+	}
+	t.deadline = now.Add(t.wait)
+	if t.Began.IsZero() {
+		if f := q.place(now, t); f != nil {
+			return f
+		}
+	}
+	if q.rate != nil && q.order.Len() > 0 {
+		q.order.SetRate(q.rate())
+	}
+	t.Item.owner = t
+	q.order.Push(now, since, &t.Item)
+	if t.NoQueue {
+		q.impatient = append(q.impatient, t)
+	}
+	return nil
+}
+
+// place finds a place for one more of the ticket's key. In a full queue the key
+// that has most waiting for its weight gives way: its last request is refused.
+func (q *Queue) place(now time.Time, t *Ticket) *Refusal {
+	n := q.order.KeyLen(t.Key)
+	if bound := t.Bounds.MaxLength; bound > 0 && n >= bound {
+		return q.full(t, ScopeKey, bound, n)
+	}
+	if q.order.Len() < q.bounds.MaxLength {
+		return nil
+	}
+	out := q.order.crowd(t.Key, t.Weight)
+	if out == nil || out.owner.binding {
+		return q.full(t, ScopeModel, q.bounds.MaxLength, q.order.Len())
+	}
+	f := q.full(out.owner, ScopeModel, q.bounds.MaxLength, q.order.Len())
+	q.order.Remove(out)
+	q.resolve(out.owner, f)
+	return nil
+}
+
+// await waits for the ticket's end.
+func (q *Queue) await(ctx context.Context, t *Ticket) error {
+	timer := time.NewTimer(min(nudge, time.Until(t.deadline)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.done:
+			return t.err
+		case <-ctx.Done():
+			return q.leave(t, context.Cause(ctx))
+		case <-timer.C:
+		}
+		now := time.Now()
+		left := t.deadline.Sub(now)
+		if left <= 0 {
+			return q.leave(t, q.timeout(t, now))
+		}
+		q.nudge(now)
+		timer.Reset(min(nudge, left))
+	}
+}
+
+// nudge kicks the queue if nobody has for a while.
+func (q *Queue) nudge(now time.Time) {
+	q.mu.Lock()
+	stale := now.Sub(q.lastRound) >= nudge
+	q.mu.Unlock()
+	if stale {
+		q.Kick()
+	}
+}
+
+// leave takes a waiting ticket out for the reason given, unless it was
+// resolved meanwhile: a ticket that was bound stays bound.
+func (q *Queue) leave(t *Ticket, why error) error {
+	q.mu.Lock()
+	if !t.resolved && t.binding {
+		t.left = why
+		q.mu.Unlock()
+		<-t.done
+		return t.err
+	}
+	defer q.mu.Unlock()
+	if !t.resolved {
+		q.order.Remove(&t.Item)
+		q.resolve(t, why)
+	}
+	return t.err
+}
+
+// resolve ends the ticket's wait. q is locked.
+func (q *Queue) resolve(t *Ticket, err error) {
+	t.resolved, t.err = true, err
+	if t.done != nil {
+		close(t.done)
+	}
+}
+
+// Kick dispatches as long as something fits. It is to be called whenever room
+// or a concurrency slot may have come.
+func (q *Queue) Kick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.again = true
+	if q.busy {
+		return
+	}
+	q.busy = true
+	for q.again && q.order.Len() > 0 {
+		q.again = false
+		q.rounds++
+		for q.dispatch() {
+		}
+	}
+	for _, t := range q.impatient {
+		if !t.resolved {
+			q.order.Remove(&t.Item)
+			q.resolve(t, q.timeout(t, time.Now()))
+		}
+	}
+	q.impatient = q.impatient[:0]
+	q.busy = false
+}
+
+// dispatch tries the candidates until one is bound. Those that fitted nowhere
+// in this round are not tried again in it. q is locked, but not during TryBind.
+func (q *Queue) dispatch() bool {
+	now := time.Now()
+	q.lastRound = now
+	q.buf = q.order.Candidates(now, q.buf[:0], maxTries, maxTriesPerKey)
+	for i, it := range q.buf {
+		t := it.owner
+		if t.round == q.rounds || it.state != itemWaiting {
+			continue
+		}
+		ok, err := q.try(t)
+		switch {
+		case ok:
+			q.drain.dispatched(now, q.order.Len() > 1)
+			q.order.Dispatch(now, it, q.buf[:i])
+			q.resolve(t, nil)
+			return true
+		case err != nil || t.left != nil:
+			if err == nil {
+				err = t.left
+			}
+			q.order.Remove(it)
+			q.resolve(t, err)
+		default:
+			t.round = q.rounds
+		}
+	}
+	return false
+}
+
+// try runs TryBind without the lock.
+func (q *Queue) try(t *Ticket) (bool, error) {
+	t.binding = true
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		t.binding = false
+	}()
+	return t.TryBind()
+}
+
+// Settle corrects what the ticket's key was charged for it by what it used:
+// uncached input and output tokens, 0 if the engine failed. Only the first
+// call after Acquire counts.
+func (q *Queue) Settle(t *Ticket, uncached, output int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.order.Settle(time.Now(), &t.Item, uncached, output)
+}
+
+// Len is how many wait.
+func (q *Queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.order.Len()
+}
+
+// full is the refusal for the length of the queue.
+func (q *Queue) full(t *Ticket, s Scope, limit, n int) *Refusal {
+	f := q.refusal(t, s, KindQueueFull)
+	f.Limit, f.Used = int64(limit), int64(n)
+	f.RetryAfter = q.drain.until(n)
+	return f
+}
+
+// timeout is the refusal of a ticket that waited long enough, or may not wait:
+// by its key's concurrency if that is what it waits for, else for want of room.
+func (q *Queue) timeout(t *Ticket, now time.Time) *Refusal {
+	if r := t.Reservation; r != nil && !r.TrySlot(now) {
+		return r.ConcurrencyRefusal(now)
+	}
+	s := ScopeModel
+	if t.Bounds.MaxWait > 0 {
+		s = ScopeKey
+	}
+	f := q.refusal(t, s, KindQueueTimeout)
+	f.Limit, f.Used = t.wait.Milliseconds(), now.Sub(t.since).Milliseconds()
+	if t.NoQueue {
+		f.Limit, f.ConfigKey = 0, "the header x-penstock-no-queue"
+	} else if t.Asked > 0 && t.Asked == t.wait {
+		f.ConfigKey = "the header x-penstock-max-wait"
+	}
+	f.RetryAfter = q.drain.until(1)
+	return f
+}
+
+func (q *Queue) refusal(t *Ticket, s Scope, k Kind) *Refusal {
+	f := &Refusal{Scope: s, Kind: k, Key: t.Key, Model: q.model, Needed: 1, ConfigKey: ConfigKey(s, k, t.Key, q.model)}
+	if r := t.Reservation; r != nil {
+		f.State, f.Mode = r.State(), r.limiter.Mode()
+	}
+	return f
+}
+
+// crowd is the last waiting request of the key that has most of them for its
+// weight, if that key has more than the one that asks would have.
+func (o *Order) crowd(key string, weight float64) *Item {
+	if weight <= 0 {
+		weight = 1
+	}
+	most := float64(o.KeyLen(key)+1) / weight
+	var last *Item
+	for _, s := range o.active {
+		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {
+			most, last = n, s.waiting[len(s.waiting)-1]
+		}
+	}
+	return last
+}
+
+// drainRate is how fast a queue empties: dispatches per second while others
+// waited, fading over half a minute.
+type drainRate struct {
+	rate  float64
+	at    time.Time
+	since time.Time // when it began to be measured
+}
+
+const drainFade = 30.0 // seconds
+
+func (d *drainRate) dispatched(now time.Time, others bool) {
+	if !others {
+		return
+	}
+	if d.at.IsZero() || now.Sub(d.at).Seconds() > 10*drainFade {
+		d.rate, d.at, d.since = 0, now, now
+		return
+	}
+	d.rate = d.rate*fade(now.Sub(d.at)) + 1/drainFade
+	d.at = now
+}
+
+// until estimates the time in which n leave, give or take a fifth so that
+// those refused do not come back together: a second at least, a minute at most.
+func (d *drainRate) until(n int) time.Duration {
+	est := 5.0 // nothing known
+	if seen := 1 - fade(d.at.Sub(d.since)); d.rate > 0 && seen > 0 {
+		est = float64(n) / (d.rate / seen)
+	}
+	est *= 0.8 + 0.4*rand.Float64()
+	return time.Duration(min(60, max(1, est)) * float64(time.Second))
+}
+
+func fade(d time.Duration) float64 { return math.Exp(-d.Seconds() / drainFade) }

@@ -1,0 +1,168 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"penstock/configs"
+)
+
+// engineSlots is room for n requests at once, as a replica has it.
+type engineSlots struct {
+	mu   sync.Mutex
+	free int
+}
+
+func (e *engineSlots) bind() (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.free == 0 {
+		return false, nil
+	}
+	e.free--
+	return true, nil
+}
+
+func (e *engineSlots) release() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.free++
+}
+
+func newTestQueue(b configs.Queue) *Queue {
+	if b.HeadHold == 0 {
+		b.HeadHold = 5 * time.Second
+	}
+	return NewQueue("m", b, func() float64 { return 10000 })
+}
+
+func TestQueueBindsAtOnceWhenThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{}), &engineSlots{free: 1}
+		tk := &Ticket{Item: Item{Key: "a", Input: 10}, TryBind: e.bind}
+		start := time.Now()
+		if err := q.Acquire(t.Context(), tk); err != nil {
+			t.Fatalf("Acquire with room: got %v, want nil", err)
+		}
+		if d := time.Since(start); d != 0 {
+			t.Errorf("waited %v, want 0", d)
+		}
+	})
+}
+
+func TestQueueTimesOutAtTheBoundNotLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{MaxWait: 20 * time.Second}), &engineSlots{}
+		start := time.Now()
+		err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind})
+		f, ok := errors.AsType[*Refusal](err)
+		if !ok || f.Kind != KindQueueTimeout {
+			t.Fatalf("got %v, want queue_timeout", err)
+		}
+		if d := time.Since(start); d != 20*time.Second {
+			t.Errorf("waited %v, want 20s", d)
+		}
+		if q.Len() != 0 {
+			t.Errorf("%d left in the queue, want 0", q.Len())
+		}
+	})
+}
+
+func TestQueueLeavesAtOnceWithTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{}), &engineSlots{}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := errors.New("client gone")
+		time.AfterFunc(3*time.Second, func() { cancel(gone) })
+		start := time.Now()
+		err := q.Acquire(ctx, &Ticket{Item: Item{Key: "a"}, TryBind: e.bind})
+		if !errors.Is(err, gone) {
+			t.Fatalf("got %v, want the context's cause", err)
+		}
+		if d := time.Since(start); d != 3*time.Second || q.Len() != 0 {
+			t.Errorf("left after %v with %d waiting, want 3s and 0", d, q.Len())
+		}
+	})
+}
+
+func TestQueueRefusesAtOnceWithNoQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{}), &engineSlots{}
+		start := time.Now()
+		err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind, NoQueue: true})
+		f, ok := errors.AsType[*Refusal](err)
+		if !ok || f.Kind != KindQueueTimeout || time.Since(start) != 0 {
+			t.Fatalf("got %v after %v, want queue_timeout at once", err, time.Since(start))
+		}
+	})
+}
+
+func TestQueueIsBoundedInAllAndPerKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{MaxLength: 5}), &engineSlots{}
+		ask := func(key string, bound int) error {
+			return q.Acquire(t.Context(), &Ticket{Item: Item{Key: key}, TryBind: e.bind, Bounds: configs.Queue{MaxLength: bound}})
+		}
+		var mu sync.Mutex
+		kinds := map[string]int{}
+		var wg sync.WaitGroup
+		note := func(key string, bound int) {
+			wg.Go(func() {
+				f, _ := errors.AsType[*Refusal](ask(key, bound))
+				mu.Lock()
+				kinds[fmt.Sprint(key, " ", f.Kind, " ", f.Scope)]++
+				mu.Unlock()
+			})
+			synctest.Wait()
+		}
+		for range 4 {
+			note("bounded", 2)
+		}
+		for range 4 {
+			note("flood", 0)
+		}
+		note("polite", 0) // gets the flood's last place
+		wg.Wait()
+		want := map[string]int{
+			"bounded queue_full key": 2, "bounded queue_timeout model": 2,
+			"flood queue_full model": 2, "flood queue_timeout model": 2, "polite queue_timeout model": 1,
+		}
+		if fmt.Sprint(kinds) != fmt.Sprint(want) {
+			t.Errorf("got %v, want %v", kinds, want)
+		}
+	})
+}
+
+func TestQueueAsksOwnConcurrencyBeforeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := New(Options{})
+		q, e := newTestQueue(configs.Queue{MaxWait: 10 * time.Second}), &engineSlots{free: 10}
+		lim := &configs.Limits{Concurrency: 1}
+		acquire := func() (*Reservation, error) {
+			r, err := l.Reserve(t.Context(), time.Now(), &Request{Key: "a", Model: "m", KeyLimits: lim, Cost: Cost{Requests: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r, q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind, Reservation: r})
+		}
+		first, err := acquire()
+		if err != nil {
+			t.Fatalf("first: %v", err)
+		}
+		second, err := acquire()
+		f, _ := errors.AsType[*Refusal](err)
+		if f == nil || f.Kind != KindConcurrency || f.ConfigKey != "keys[a].limits.concurrency" || f.Limit != 1 || f.Used != 1 {
+			t.Fatalf("second: got %+v, want a refusal by concurrency 1 of 1", f)
+		}
+		second.Settle(time.Now(), Actual{})
+		first.Settle(time.Now(), Actual{Outcome: OutcomeDone})
+		if _, err = acquire(); err != nil {
+			t.Fatalf("after the first ended: %v", err)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// waiters are the requests that wait for their key's rate limits, in order of
+// arrival. Each waits behind those of its key before it, so that a large one is
+// not starved by small ones.
+type waiters struct {
+	mu   sync.Mutex
+	keys map[string][]*waiter
+}
+
+type waiter struct {
+	cost Cost
+	turn chan struct{} // closed when it is the first
+}
+
+// ReserveWait is Reserve for keys with on_rate_limit: wait. A request that a
+// rate refuses waits for its time, behind those of its key that wait already,
+// if that time is at most maxWait and fewer than maxLength wait (0: no bound).
+// Otherwise it is refused at once, with the true time. The time is the wall's.
+func (l *Limiter) ReserveWait(ctx context.Context, q *Request, maxWait time.Duration, maxLength int) (*Reservation, error) {
+	start := time.Now()
+	w, ahead, n := l.waiters.join(q)
+	defer l.waiters.leave(q.Key, w)
+	if maxLength > 0 && n >= maxLength {
+		return nil, l.waitFull(q, n, maxLength)
+	}
+	for again := 2; ; {
+		now := time.Now()
+		mine := *q
+		mine.ahead = ahead
+		r, err := l.Reserve(ctx, now, &mine)
+		f, refused := errors.AsType[*Refusal](err)
+		if !refused {
+			return r, err
+		}
+		left := maxWait - now.Sub(start)
+		wait := f.RetryAfter
+		switch {
+		case f.TooLarge || f.Kind == KindUnavailable:
+			return nil, f
+		case wait > left && n > 0 && again > 0:
+			// One before it may be charged already and not have left yet: look once more.
+			again--
+			wait = time.Millisecond
+		case wait > left:
+			return nil, f
+		}
+		if err := sleep(ctx, wait, w.turn, n > 0); err != nil {
+			return nil, err
+		}
+		ahead, n = l.waiters.before(q.Key, w)
+	}
+}
+
+// waitFull is the refusal of a request that finds n waiting already.
+func (l *Limiter) waitFull(q *Request, n, limit int) *Refusal {
+	return &Refusal{
+		Scope: ScopeKey, Kind: KindQueueFull, Key: q.Key, Model: q.Model, Limit: int64(limit), Used: int64(n), Needed: 1,
+		ConfigKey:  ConfigKey(ScopeKey, KindQueueFull, q.Key, q.Model),
+		RetryAfter: time.Second, Mode: l.Mode(),
+	}
+}
+
+// sleep waits for d, for the client to leave, or for its turn where it has others before it.
+func sleep(ctx context.Context, d time.Duration, turn <-chan struct{}, others bool) error {
+	if !others {
+		turn = nil
+	}
+	t := time.NewTimer(max(d, time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// join puts a request at the end of its key's and tells the cost and number before it.
+func (s *waiters) join(q *Request) (w *waiter, ahead Cost, n int) {
+	w = &waiter{cost: q.Cost, turn: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys == nil {
+		s.keys = make(map[string][]*waiter)
+	}
+	all := s.keys[q.Key]
+	for _, o := range all {
+		ahead = ahead.Add(o.cost)
+	}
+	s.keys[q.Key] = append(all, w)
+	return w, ahead, len(all)
+}
+
+// before tells the cost and number of those before w.
+func (s *waiters) before(key string, w *waiter) (ahead Cost, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.keys[key] {
+		if o == w {
+			break
+		}
+		ahead = ahead.Add(o.cost)
+		n++
+	}
+	return ahead, n
+}
+
+// leave takes a request out and tells the one that is first then.
+func (s *waiters) leave(key string, w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.keys[key]
+	i := slices.Index(all, w)
+	all = slices.Delete(all, i, i+1)
+	if len(all) == 0 {
+		delete(s.keys, key)
+		return
+	}
+	s.keys[key] = all
+	if i == 0 {
+		close(all[0].turn)
+	}
+}
+
+// counts is how many requests of each key wait.
+func (s *waiters) counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := make(map[string]int, len(s.keys))
+	for k, all := range s.keys {
+		m[k] = len(all)
+	}
+	return m
+}
