@@ -42,3 +42,12 @@ func (l *localKind) probe(ctx context.Context, c *client) error {
 	}
 	return (*as).probe(ctx, c)
 }
+
+func (l *localKind) rankCounters(ctx context.Context, c *client) (map[int]float64, error) {
+	if as := l.as.Load(); as != nil {
+		if counter, ok := (*as).(rankCounter); ok {
+			return counter.rankCounters(ctx, c)
+		}
+	}
+	return nil, errNoLoad
+}

@@ -22,6 +22,7 @@ func (s *server) pollLoop(ctx context.Context) {
 			if errors.Is(s.poll(ctx), errNoLoad) {
 				wait = max(wait, s.settings.Load().health.RefreshInterval)
 			}
+			s.checkRanks(ctx)
 		} else {
 			wait = min(wait, 250*time.Millisecond)
 		}

@@ -204,7 +204,7 @@ type Attempt struct {
 // End ends the attempt. ok: the engine answered it in full with a 200.
 func (a Attempt) End(ok bool) {
 	if ok && a.window != 0 {
-		a.r.server.ranks.end(a.window, a.r.label)
+		a.r.server.ranks.end(a.window, a.r.label, time.Now())
 	}
 	a.r.inFlight.Add(-1)
 	if a.r.server.inFlight.Add(-1) == 0 {
