@@ -1,0 +1,150 @@
+package sse
+
+import (
+	"bytes"
+
+	"penstock/gateway/body/scan"
+)
+
+// Usage is what an engine says that a request took, in tokens. -1: it does not say.
+type Usage struct {
+	Prompt     int // all of the prompt, cached or not
+	Completion int
+	Total      int
+	Cached     int // of Prompt
+}
+
+// NoUsage is a usage of which nothing is known.
+func NoUsage() Usage { return Usage{-1, -1, -1, -1} }
+
+// Merge takes over what o knows: a stream's later events say more than its earlier ones.
+func (u *Usage) Merge(o Usage) {
+	for _, f := range [...]struct {
+		to   *int
+		from int
+	}{{&u.Prompt, o.Prompt}, {&u.Completion, o.Completion}, {&u.Total, o.Total}, {&u.Cached, o.Cached}} {
+		if f.from >= 0 {
+			*f.to = f.from
+		}
+	}
+}
+
+// Add sums two requests' usages; what either does not say is what the other says.
+func (u *Usage) Add(o Usage) {
+	for _, f := range [...]struct {
+		to   *int
+		from int
+	}{{&u.Prompt, o.Prompt}, {&u.Completion, o.Completion}, {&u.Total, o.Total}, {&u.Cached, o.Cached}} {
+		if f.from >= 0 {
+			*f.to = max(*f.to, 0) + f.from
+		}
+	}
+}
+
+// usageOf reads a usage object (or /generate's meta_info), in any of the APIs' words. Anthropic's input_tokens
+// are the fresh ones alone, which shows by the cache's own counts standing beside them.
+func usageOf(b []byte) Usage {
+	u := NoUsage()
+	read, created := -1, -1
+	for w := scan.Walk(b, 0); w.Next(); {
+		value := b[w.Start:w.End]
+		switch string(w.Key) {
+		case "prompt_tokens", "input_tokens":
+			number(value, &u.Prompt)
+		case "completion_tokens", "output_tokens":
+			number(value, &u.Completion)
+		case "total_tokens":
+			number(value, &u.Total)
+		case "cached_tokens":
+			number(value, &u.Cached)
+		case "cache_read_input_tokens":
+			number(value, &read)
+		case "cache_creation_input_tokens":
+			number(value, &created)
+		case "prompt_tokens_details", "input_tokens_details":
+			if value[0] == '{' {
+				for d := scan.Walk(value, 0); d.Next(); {
+					if string(d.Key) == "cached_tokens" {
+						number(value[d.Start:d.End], &u.Cached)
+					}
+				}
+			}
+		}
+	}
+	if read >= 0 || created >= 0 {
+		if u.Prompt >= 0 {
+			u.Prompt += max(read, 0) + max(created, 0)
+		}
+		u.Cached = max(read, 0)
+	}
+	if u.Prompt < 0 && u.Total >= 0 {
+		u.Prompt = u.Total - max(u.Completion, 0)
+	}
+	if u.Total < 0 && u.Prompt >= 0 && u.Completion >= 0 {
+		u.Total = u.Prompt + u.Completion
+	}
+	return u
+}
+
+func number(value []byte, out *int) {
+	if end, whole, err := scan.Number(value, 0); err == nil && whole && end == len(value) {
+		if n, ok := scan.Int(value); ok && n >= 0 {
+			*out = int(n)
+		}
+	}
+}
+
+// tail is how far from a body's end its usage is looked for first: engines write it after the choices.
+const tail = 16 << 10
+
+// BodyUsage finds the usage of a whole JSON answer. It looks near the end first, so that a large answer is not
+// read through for it. The answers of a /generate batch, an array, are added up.
+func BodyUsage(b []byte) (Usage, bool) {
+	if u, ok := tailUsage(b); ok {
+		return u, true
+	}
+	i := scan.Space(b, 0)
+	if scan.KindAt(b, i) == scan.Arr {
+		sum, found := NoUsage(), false
+		for w := scan.Walk(b, i); w.Next(); {
+			if p := Look(b[w.Start:w.End]); p.HasUsage {
+				sum.Add(p.Usage)
+				found = true
+			}
+		}
+		return sum, found
+	}
+	p := Look(b)
+	return p.Usage, p.HasUsage
+}
+
+// tailUsage finds a usage object that is certainly the top level's: what follows it is members of one object,
+// then the end of the body. ("usage" in quotes that are not escaped cannot stand inside a string.)
+func tailUsage(b []byte) (Usage, bool) {
+	from := max(0, len(b)-tail)
+	at := bytes.LastIndex(b[from:], []byte(`"usage"`))
+	if at < 0 {
+		return NoUsage(), false
+	}
+	_, _, val, err := scan.Key(b, from+at)
+	if err != nil || scan.KindAt(b, val) != scan.Obj {
+		return NoUsage(), false
+	}
+	i, err := scan.Value(b, val, 0)
+	if err != nil {
+		return NoUsage(), false
+	}
+	usage := b[val:i]
+	for i = scan.Space(b, i); i < len(b) && b[i] == ','; i = scan.Space(b, i) {
+		if _, _, i, err = scan.Key(b, scan.Space(b, i+1)); err != nil {
+			return NoUsage(), false
+		}
+		if i, err = scan.Value(b, i, 0); err != nil {
+			return NoUsage(), false
+		}
+	}
+	if i >= len(b) || b[i] != '}' || scan.Space(b, i+1) != len(b) {
+		return NoUsage(), false
+	}
+	return usageOf(usage), true
+}
