@@ -317,6 +317,31 @@ func TestEditsChangeTheirFieldsAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestAFormsModelIsReadAndReplaced(t *testing.T) {
+	form := func(model string) string {
+		return "--xyz\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n\x00--xy\r\n" +
+			"--xyz\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n" + model + "\r\n" +
+			"--xyz\r\nContent-Disposition: form-data; name=\"stream\"\r\n\r\nTrue\r\n--xyz--\r\n"
+	}
+	v, e := mustParse(t, Audio, form("whisper")), new(Edits)
+	if string(v.Model) != "whisper" || !v.Stream || v.Media != 1 {
+		t.Errorf("got model %q, stream %v, media %d, want whisper, true, 1", v.Model, v.Stream, v.Media)
+	}
+	e.Set("model", []byte(`"up/whisper"`))
+	e.Set("routed_dp_rank", []byte("1"))
+	if got, want := string(v.Apply(e, nil).AppendTo(nil)), form("up/whisper"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, text := range []string{"", "--xyz", "--xyz\r\n", "--xyz\r\n\r\n\r\n", "hello"} {
+		if err := Parse(Audio, []byte(text), v); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+	if v = mustParse(t, Audio, `{"model":"m"}`); string(v.Model) != "m" {
+		t.Errorf("JSON: got model %q", v.Model)
+	}
+}
+
 func TestSegmentsReadAsTheyAre(t *testing.T) {
 	var r Reader
 	segs := Segments{[]byte("ab"), []byte("cde"), nil, []byte("f")}
@@ -357,13 +382,13 @@ func FuzzParse(f *testing.F) {
 		`{"prompt":[[1,2],[3]],"user":"u","cache_salt":"s"}`, `{"input":[1,2,3]}`, `{"text":"x","sampling_params":{"n":2}}`,
 		`{"input":[{"type":"message","role":"user","content":[{"type":"input_image","image_url":"x"}]},{"type":"function_call_output","output":"x"}],"instructions":"i"}`,
 	} {
-		for ep := Other; ep <= Score; ep++ {
+		for ep := Other; ep <= Audio; ep++ {
 			f.Add(uint8(ep), []byte(s))
 		}
 	}
 	f.Fuzz(func(t *testing.T, ep uint8, b []byte) {
 		v := new(View)
-		err := Parse(Endpoint(ep%uint8(Score+1)), b, v)
+		err := Parse(Endpoint(ep%uint8(Audio+1)), b, v)
 		if err != nil {
 			var e *Error
 			if !errors.As(err, &e) || e.Message == "" {
@@ -372,6 +397,9 @@ func FuzzParse(f *testing.F) {
 			if e.Code == CodeInvalidJSON && json.Valid(b) && !strings.Contains(e.Message, "deeply") && !strings.Contains(e.Message, "not a JSON object") {
 				t.Fatalf("valid JSON refused: %q: %v", b, err)
 			}
+			return
+		}
+		if v.multipart {
 			return
 		}
 		var want map[string]any

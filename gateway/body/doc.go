@@ -12,5 +12,5 @@
 //
 // In reading order: error.go (the refusals), field.go (the fields acted on), view.go (the view), parse.go (the
 // body's own members), prompt.go (prompts in their forms), message.go (messages and their parts), key.go (the
-// prompt as the router's key), edit.go (edits and segments); scan/ is the JSON scanner underneath.
+// prompt as the router's key), edit.go (edits and segments), multipart.go (forms); scan/ is the JSON scanner underneath.
 package body

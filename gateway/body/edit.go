@@ -59,6 +59,9 @@ func (e *Edits) put(n edit) {
 // Apply appends to segs the body with the edits made: pieces of the body, and the new values between them. The
 // body's own bytes are neither copied nor changed.
 func (v *View) Apply(e *Edits, segs Segments) Segments {
+	if v.multipart {
+		return v.applyForm(e, segs)
+	}
 	e.cuts = e.cuts[:0]
 	for i := range e.list {
 		e.list[i].at, e.list[i].done = v.find(e.list[i].name), false

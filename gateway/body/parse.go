@@ -10,7 +10,12 @@ import (
 func Parse(ep Endpoint, b []byte, v *View) error {
 	v.reset(ep, b)
 	p := parser{b: b, v: v}
-	err := p.document()
+	var err *Error
+	if ep == Audio && scan.KindAt(b, scan.Space(b, 0)) != scan.Obj {
+		err = v.form()
+	} else {
+		err = p.document()
+	}
 	if err == nil {
 		err = v.complete()
 	}

@@ -24,6 +24,7 @@ const (
 	Detokenize
 	Rerank
 	Score
+	Audio // a multipart form; only its model, user and stream are read
 )
 
 // Bounds of what is accepted, each far beyond what engines take; they keep a view's memory near the body's.
@@ -110,16 +111,17 @@ type View struct {
 	TextBytes int      // bytes of text in the prompt as JSON spells it (the key's are exact), media left out
 	Media     int      // images, audio and files
 
-	messages []message
-	at       [fieldCount]place
-	steers   []byte // the first engine field's name
-	members  int    // top-level ones
-	open     int32  // after the body's opening brace
-	last     int32  // the end of the last member, or open
-	usage    place  // stream_options.include_usage
-	options  int    // how many members stream_options has; -1: it is no object
-	scratch  []byte
-	feed     []byte // what the key's feeder gathers in
+	messages  []message
+	at        [fieldCount]place
+	steers    []byte // the first engine field's name
+	members   int    // top-level ones
+	open      int32  // after the body's opening brace
+	last      int32  // the end of the last member, or open
+	usage     place  // stream_options.include_usage
+	multipart bool   // the body is a form, not JSON
+	options   int    // how many members stream_options has; -1: it is no object
+	scratch   []byte
+	feed      []byte // what the key's feeder gathers in
 }
 
 // reset forgets the last body but keeps the memory, unless it was unusually large.
@@ -172,7 +174,7 @@ func (v *View) find(name string) place {
 		return v.at[f]
 	}
 	var found place
-	if v.open == 0 {
+	if v.multipart || v.open == 0 {
 		return found
 	}
 	prev := int32(0)
