@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"penstock/gateway/sse"
+)
+
+// whole is an answer that is not a stream of events: JSON, audio, an error page.
+type whole struct {
+	length int  // Content-Length; -1: not known
+	look   bool // usage is looked for: a success, not compressed
+	tail   []byte
+}
+
+// tailKept is how much of the end of a body that is streamed is kept to find
+// usage in; engines write it last.
+const tailKept = 4 << 10
+
+// startWhole reads the body to its end, if it is not too long for that.
+func (x *exchange) startWhole(a Answer, length int) (Answer, error) {
+	x.phase = PhaseBody
+	x.whole.length = max(length, -1)
+	x.whole.look = a.Status < 300 && plainEncoding(&x.resp.Header)
+	bound := x.up.relay.opts.MaxBuffered
+	if x.req.Whole {
+		bound = x.up.relay.opts.MaxWhole
+	}
+	a.Usage = sse.NoUsage()
+	var err error
+	if length <= bound {
+		a.Complete, err = x.readWhole(length, bound)
+	}
+	switch {
+	case err != nil:
+		return a, err
+	case a.Complete:
+		if x.whole.look {
+			a.Usage, _ = sse.BodyUsage(x.body)
+		}
+		x.body = x.resp.SwapBody(x.body)[:0]
+		x.hangUp(true)
+	case x.req.Whole:
+		return a, x.newError(KindTooLarge, errBodyLarge)
+	}
+	return a, nil
+}
+
+// readWhole reads the body into x.body. It reports false when there is more
+// than bound.
+func (x *exchange) readWhole(length, bound int) (complete bool, err error) {
+	x.body = slices.Grow(x.body[:0], max(length, 0))
+	for {
+		for x.br.Buffered() > 0 && !x.frame.ended {
+			data, err := x.take()
+			if err != nil {
+				return false, err
+			}
+			x.body = append(x.body, data...)
+		}
+		switch {
+		case x.frame.ended:
+			return true, nil
+		case len(x.body) > bound:
+			return false, nil
+		}
+		end, err := x.fillBody(len(x.body) > 0)
+		if end || err != nil {
+			return end, err
+		}
+	}
+}
+
+// take is the next piece of the body in what is buffered. It is valid until the
+// buffer is filled again.
+func (x *exchange) take() ([]byte, error) {
+	data, used, err := x.frame.next(x.buffered())
+	if err != nil {
+		return nil, x.protocol(err)
+	}
+	_, _ = x.br.Discard(used)
+	return data, nil
+}
+
+// fillBody waits for more of a body. It reports the end of one that ends with
+// its connection. The idle deadline applies once the body has begun.
+func (x *exchange) fillBody(begun bool) (end bool, err error) {
+	x.limit = x.call.total()
+	now := time.Now()
+	if begun {
+		x.limit = x.limit.sooner(deadline(now, x.call.Timeouts.Idle), LimitIdle)
+	}
+	if err := x.conn.armRead(x.limit.at, now); err != nil {
+		return false, err
+	}
+	err = x.fill()
+	if errors.Is(err, io.EOF) {
+		if x.frame.kind == frameClose && x.call.Cause() == nil {
+			x.frame.ended, x.keep = true, false
+			return true, nil
+		}
+		err = io.ErrUnexpectedEOF
+	}
+	return false, err
+}
+
+// relayWhole passes on what has been read and then the rest, as it comes.
+func (x *exchange) relayWhole(w io.Writer) *Error {
+	err := x.passOn(w, x.body)
+	for err == nil && !x.frame.ended {
+		if x.br.Buffered() == 0 {
+			if _, ferr := x.fillBody(true); ferr != nil {
+				return x.fail(ferr)
+			}
+			continue
+		}
+		data, terr := x.take()
+		if terr != nil {
+			return x.fail(terr)
+		}
+		err = x.passOn(w, data)
+	}
+	if err == nil && x.whole.look {
+		x.result.Usage, _ = sse.BodyUsage(x.whole.tail)
+	}
+	return err
+}
+
+// passOn writes one piece of a body and keeps its end.
+func (x *exchange) passOn(w io.Writer, p []byte) *Error {
+	if len(p) == 0 {
+		return nil
+	}
+	x.result.LastAt = time.Now()
+	if x.whole.look {
+		x.whole.keep(p)
+	}
+	return x.write(w, p, x.result.LastAt)
+}
+
+func (b *whole) keep(p []byte) {
+	if len(p) >= tailKept {
+		b.tail = append(b.tail[:0], p[len(p)-tailKept:]...)
+		return
+	}
+	if over := len(b.tail) + len(p) - tailKept; over > 0 {
+		b.tail = append(b.tail[:0], b.tail[over:]...)
+	}
+	b.tail = append(b.tail, p...)
+}
