@@ -14,6 +14,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"penstock/configs"
 )
 
 // Exit codes that scripts may rely on.
@@ -37,7 +39,11 @@ func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(stderr, "penstock: %v\n", err)
+	if _, ok := errors.AsType[*configs.Error](err); ok {
+		fmt.Fprintln(stderr, err) // file:line: … for each mistake, as editors read it
+	} else {
+		fmt.Fprintf(stderr, "penstock: %v\n", err)
+	}
 	if usage, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
 		return exitUsage

@@ -23,7 +23,9 @@ type env struct {
 // made by a function newXCmd(*env) *cobra.Command.
 func commands(e *env) []*cobra.Command {
 	return []*cobra.Command{
+		newCheckCmd(e),
 		newHealthCmd(e),
+		newInitCmd(e),
 		newReplayCmd(e),
 		newVersionCmd(e),
 	}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"penstock/configs"
+)
+
+func newCheckCmd(e *env) *cobra.Command {
+	var path string
+	cmd := &cobra.Command{
+		Use:   "check --config FILE",
+		Short: "Check a configuration and print what is in effect, without secrets",
+		Long: `Reads a configuration as serve would, and reports every mistake at once, each
+as one line with file and line number (exit code 1). A valid one is printed as
+it is in effect: defaults and inheritance written out, what comes from the
+environment as the reference it comes by. The output is itself a configuration
+with the same effect. Nothing is started and no engine is asked.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c, err := configs.Load(path, e.getenv)
+			if err != nil {
+				return err
+			}
+			log, _ := e.log.newLogger(e.stderr, c.Log.Format, c.Log.Level)
+			for _, w := range c.Warnings() {
+				log.Warn(w)
+			}
+			return printEffective(e, path, c)
+		},
+	}
+	cmd.Flags().StringVar(&path, "config", "", "the configuration file")
+	_ = cmd.MarkFlagRequired("config")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	return cmd
+}
+
+func printEffective(e *env, path string, c *configs.Config) error {
+	shown, err := c.Redacted()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(e.stdout, "# %s is valid; what is in effect, hash %s:\n%s", path, c.Hash(), shown)
+	return err
+}
