@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/valyala/fasthttp/fasthttputil"
+
+	"penstock/configs"
+)
+
+// memory is fakes reached through memory, so that they run under synctest.
+type memory struct {
+	mu   sync.Mutex
+	lns  map[string]*fasthttputil.InmemoryListener
+	srvs map[string]*http.Server
+}
+
+// startMemory serves each fake under the URL http://NAME:80.
+func startMemory(t *testing.T, fakes map[string]*fake) *memory {
+	m := &memory{lns: make(map[string]*fasthttputil.InmemoryListener), srvs: make(map[string]*http.Server)}
+	for name, f := range fakes {
+		m.serve(name, f)
+		t.Cleanup(func() { m.kill(name) })
+	}
+	return m
+}
+
+func (m *memory) serve(name string, f *fake) {
+	ln := fasthttputil.NewInmemoryListener()
+	srv := &http.Server{Handler: f}
+	go srv.Serve(ln)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lns[name+":80"], m.srvs[name] = ln, srv
+}
+
+// kill breaks an engine's connections and refuses new ones.
+func (m *memory) kill(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if srv := m.srvs[name]; srv != nil {
+		srv.Close()
+		delete(m.srvs, name)
+		delete(m.lns, name+":80")
+	}
+}
+
+func (m *memory) dial(_ context.Context, _, addr string) (net.Conn, error) {
+	m.mu.Lock()
+	ln := m.lns[addr]
+	m.mu.Unlock()
+	if ln == nil {
+		return nil, &net.OpError{Op: "dial", Err: fmt.Errorf("connect: %w", syscall.ECONNREFUSED)}
+	}
+	return ln.Dial()
+}
+
+func bare(kind Kind, dp int) *fake {
+	return &fake{kind: kind, dp: dp, kv: 1000, maxRun: 64, model: "m", requests: make([]float64, dp), hits: map[string]int{}}
+}
+
+// slow are the default settings.
+func slow(models ...configs.Model) *configs.Config {
+	return &configs.Config{
+		Models: models,
+		Health: configs.Health{
+			Interval: 2 * time.Second, Timeout: 2 * time.Second, Unhealthy: 3, Healthy: 1,
+			LoadInterval: time.Second, LoadTimeout: time.Second, RefreshInterval: 30 * time.Second,
+		},
+		Breaker: configs.Breaker{
+			Failures: 5, Ratio: 0.5, MinRequests: 20,
+			Window: 30 * time.Second, Open: 5 * time.Second, Trials: 2,
+		},
+		Timeouts: configs.Timeouts{Connect: 2 * time.Second, EngineIdle: 4 * time.Second, Request: time.Hour},
+	}
+}
+
+// bubble runs a test in virtual time with a fleet of one engine named e.
+func bubble(t *testing.T, kind Kind, run func(t *testing.T, e *fake, m *memory, r *Replica, rec *recorder)) {
+	synctest.Test(t, func(t *testing.T) {
+		e := bare(kind, 1)
+		m := startMemory(t, map[string]*fake{"e": e})
+		rec := &recorder{}
+		f := NewFleet(Options{Notify: rec.notify, Dial: m.dial})
+		defer f.Close()
+		apply(t, f, slow(served("m", configs.Engine{URL: "http://e:80", ID: "e"})))
+		run(t, e, m, replica(t, f, "e"), rec)
+		f.Close()
+		time.Sleep(2 * time.Hour) // until the fake's frozen answers have ended
+	})
+}
+
+// within waits in virtual time and says how long it took.
+func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	begun := time.Now()
+	for !ok() {
+		if time.Since(begun) > limit {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Logf("%s: after %v", what, time.Since(begun).Round(10*time.Millisecond))
+}
+
+// With the default settings a frozen process is out after the interval and
+// three times interval or time-out, and back after one of each.
+func TestFrozenReplicaIsOutInTimeAndBackInTime(t *testing.T) {
+	bubble(t, KindSGLang, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		time.Sleep(7 * time.Second)
+		e.set(func(e *fake) { e.delay = time.Hour })
+		within(t, 8800*time.Millisecond, "frozen replica out", func() bool { return !r.Usable() })
+		if r.State() != StateUnhealthy || rec.count(Unhealthy) != 1 {
+			t.Errorf("frozen replica: got state %s and %d unhealthy events, want unhealthy and 1", r.State(), rec.count(Unhealthy))
+		}
+		time.Sleep(time.Minute)
+		e.set(func(e *fake) { e.delay = 0 })
+		within(t, 4400*time.Millisecond, "thawed replica back", r.Usable)
+		if rec.count(Restarted) != 0 {
+			t.Errorf("a thawed process: got %d restarted events, want none: its cache is there still", rec.count(Restarted))
+		}
+	})
+}
+
+func TestSlowProbesDoNotEjectAReplicaThatAnswers(t *testing.T) {
+	bubble(t, KindVLLM, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		e.set(func(e *fake) { e.delay = 10 * time.Second })
+		for range 120 { // a minute of a stream with an event every half second
+			time.Sleep(500 * time.Millisecond)
+			r.Answering()
+			if !r.Usable() {
+				t.Fatal("a replica that streams was taken out for its slow probes")
+			}
+		}
+		if rec.count(ProbeFailed) == 0 {
+			t.Error("no probe failed, so nothing was shown")
+		}
+		within(t, 9*time.Second, "out once it is silent", func() bool { return !r.Usable() })
+	})
+}
+
+func TestKilledReplicaIsOutSoon(t *testing.T) {
+	bubble(t, KindSGLang, func(t *testing.T, e *fake, m *memory, r *Replica, rec *recorder) {
+		m.kill("e")
+		done, err := r.Allow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		done(Unreachable)
+		within(t, 2*time.Second, "killed replica out", func() bool { return !r.Usable() })
+		e.set(func(e *fake) { e.boot++ })
+		m.serve("e", e)
+		within(t, time.Second, "restarted replica back", r.Usable)
+		if rec.count(Restarted) != 1 {
+			t.Errorf("restarted events: got %d, want 1", rec.count(Restarted))
+		}
+	})
+}
+
+func TestRestartBetweenProbesIsNoticed(t *testing.T) {
+	bubble(t, KindVLLM, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		e.set(func(e *fake) { e.requests[0] = 100 })
+		time.Sleep(3 * time.Second)
+		e.set(func(e *fake) { e.boot, e.requests[0], e.kv = 7, 2, 2000 })
+		within(t, 1500*time.Millisecond, "restart seen by falling counters", func() bool { return rec.count(Restarted) == 1 })
+		if got := r.Capacity().KVTokens; got != 2000 || rec.count(CapacityChanged) != 1 {
+			t.Errorf("capacity after the restart: got %d and %d events, want 2000 and 1", got, rec.count(CapacityChanged))
+		}
+	})
+}
+
+func TestFailedPollKeepsTheLastLoadWithItsAge(t *testing.T) {
+	bubble(t, KindSGLang, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		e.set(func(e *fake) { e.running, e.waiting = 3, 2 })
+		time.Sleep(3 * time.Second)
+		e.set(func(e *fake) { e.delay = 1500 * time.Millisecond })
+		time.Sleep(10 * time.Second)
+		l, ok := r.Load()
+		if !ok || l.Running != 3 || l.Waiting != 2 || time.Since(l.At) < 8*time.Second {
+			t.Errorf("load after ten seconds of failing polls: got %+v, %v; want 3 running, 2 waiting, 8s old and more", l, ok)
+		}
+		if rec.count(PollFailed) == 0 || !r.Usable() {
+			t.Errorf("poll failures: got %d, usable %v; want some, and usable", rec.count(PollFailed), r.Usable())
+		}
+	})
+}
+
+func TestUnknownEngineStartsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := bare(KindSGLang, 2)
+		m := startMemory(t, nil)
+		rec := &recorder{}
+		f := NewFleet(Options{Notify: rec.notify, Dial: m.dial})
+		defer f.Close()
+		if err := f.Apply(t.Context(), slow(served("m", configs.Engine{URL: "http://e:80", ID: "e"}))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if r := replica(t, f, "e"); r.State() != Starting || r.Usable() || rec.count(Added) != 0 {
+			t.Errorf("an engine that never answered: got state %s, usable %v, %d added", r.State(), r.Usable(), rec.count(Added))
+		}
+		m.serve("e", e)
+		defer m.kill("e")
+		within(t, 2200*time.Millisecond, "found", func() bool { return rec.count(Healthy) == 2 })
+		if got := ids(f); got != "e/0 e/1" {
+			t.Errorf("replicas: got %s, want e/0 e/1", got)
+		}
+	})
+}
