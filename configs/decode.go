@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math"
 	"reflect"
@@ -34,8 +35,22 @@ type decoder struct {
 	overflow bool
 }
 
-// ref is a value with references: as written and as expanded.
-type ref struct{ source, value string }
+// ref is a value with references, as written. Of the expanded value it knows
+// only whether another one is still the same: it may be a secret, and a
+// configuration must be printable.
+type ref struct {
+	source string
+	sum    [sha256.Size]byte
+}
+
+func newRef(source, value string) ref { return ref{source: source, sum: refSum(value)} }
+
+func (r ref) stillIs(value string) bool { return r.sum == refSum(value) }
+
+// refSum takes what inherit changes in a value for the same value.
+func refSum(value string) [sha256.Size]byte {
+	return sha256.Sum256([]byte(strings.ToLower(strings.TrimRight(value, "/"))))
+}
 
 func newDecoder(p *problems, getenv Getenv) *decoder {
 	return &decoder{problems: p, getenv: getenv, lines: map[string]int{}, refs: map[string]ref{}, anchors: map[string]ast.Node{}}
@@ -296,7 +311,7 @@ func (d *decoder) decodeScalar(key string, n ast.Node, v reflect.Value) {
 		return
 	}
 	if hasRef(source) && v.Kind() == reflect.String {
-		d.refs[key] = ref{source: restoreRefs(source), value: text}
+		d.refs[key] = newRef(restoreRefs(source), text)
 	}
 }
 
@@ -312,7 +327,7 @@ func (d *decoder) decodeSecret(key string, n ast.Node, source, text string, v re
 		d.add(lineOf(n), key, "%s has white space around it or control characters in it (a line break at its end?)", restoreRefs(source))
 	default:
 		v.SetString(text)
-		d.refs[key] = ref{source: restoreRefs(source), value: text}
+		d.refs[key] = newRef(restoreRefs(source), text)
 	}
 }
 

@@ -109,7 +109,7 @@ func (c *Config) resolvePaths(dir string) {
 		}
 		*f.path = filepath.Join(dir, *f.path)
 		if r, ok := c.refs[f.key]; ok {
-			c.refs[f.key] = ref{source: filepath.Join(dir, r.source), value: *f.path}
+			c.refs[f.key] = newRef(filepath.Join(dir, r.source), *f.path)
 		}
 	}
 }

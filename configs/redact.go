@@ -89,7 +89,7 @@ func (r redactor) value(key string, v, silent reflect.Value) any {
 // value: a command line flag may have replaced it.
 func (r redactor) source(key, value string) (string, bool) {
 	ref, ok := r.c.refs[key]
-	return ref.source, ok && (ref.value == value || strings.EqualFold(strings.TrimRight(ref.value, "/"), value))
+	return ref.source, ok && ref.stillIs(value)
 }
 
 func (r redactor) secret(key, value string) string {

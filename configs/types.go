@@ -61,8 +61,8 @@ func (s Secret) String() string {
 	return redacted
 }
 
-// GoString keeps %#v from printing it.
-func (s Secret) GoString() string { return strconv.Quote(s.String()) }
+// Format keeps every verb of fmt from printing it, %d and %x too.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 
 // LogValue keeps slog from printing it.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

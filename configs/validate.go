@@ -333,6 +333,8 @@ func (v *validator) httpURL(key, raw, example string) (*url.URL, bool) {
 		v.bad(key, raw, "the scheme: want http or https")
 	case u.Hostname() == "":
 		v.bad(key, raw, "a URL without host: want one as %s", example)
+	case !isHost(u.Hostname()):
+		v.bad(key, raw, "the host: want a name or an address, as %s", example)
 	case u.RawQuery != "" || u.Fragment != "":
 		v.bad(key, raw, "a URL with a query or fragment: want it without")
 	default:
@@ -340,6 +342,11 @@ func (v *validator) httpURL(key, raw, example string) (*url.URL, bool) {
 		return u, true
 	}
 	return nil, false
+}
+
+// isHost admits names and addresses of both kinds.
+func isHost(s string) bool {
+	return len(s) <= 253 && !strings.ContainsFunc(s, func(r rune) bool { return !isLetterOrDigit(r) && !strings.ContainsRune("._-:", r) })
 }
 
 // pairOfFiles: a certificate is nothing without its key.

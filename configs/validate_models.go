@@ -211,10 +211,10 @@ func (v *validator) replicaID(key string, e *Engine, ids map[string]string) {
 		if id == "" {
 			return
 		}
-	} else if id == "" || len(id) > 128 || strings.ContainsFunc(id, func(r rune) bool {
+	} else if id == "" || len(id) > 300 || strings.ContainsFunc(id, func(r rune) bool {
 		return !isLetterOrDigit(r) && !strings.ContainsRune("._-:[]", r)
 	}) {
-		v.bad(at, id, "want 1 to 128 letters, digits and any of . _ - : [ ]")
+		v.bad(at, id, "want 1 to 300 letters, digits and any of . _ - : [ ]")
 		return
 	}
 	first, twice := ids[id]
