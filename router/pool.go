@@ -166,7 +166,11 @@ func (p *Pool) SetHeld(n int) {
 }
 
 // Policy is the name of the policy in force.
-func (p *Pool) Policy() string { return p.o.Policy }
+func (p *Pool) Policy() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.o.Policy
+}
 
 // TokensPerBlock is what a block of the key is worth, as learned from usage.
 func (p *Pool) TokensPerBlock() float64 {
@@ -233,6 +237,8 @@ type Stats struct {
 	KVTokens     int
 	MaxRunning   int
 	IndexBlocks  int
+	// ScoringTokens are the prompt tokens of scoring requests in flight.
+	ScoringTokens int
 	// RequestsTotal counts the requests ever bound here.
 	RequestsTotal uint64
 	// PredictedTokens, CachedTokens and PromptTokens are sums over the requests whose engine reported cached tokens.
@@ -253,7 +259,7 @@ func (r *Replica) Stats() Stats {
 	s := Stats{
 		ID: r.id, InFlight: r.inFlight, Streams: r.streams, Waiting: r.waiting, QueuedTokens: r.queued,
 		KVInFlight: r.kvInFlight(), KVTokens: r.capacity.KVTokens, MaxRunning: r.maxRunning,
-		IndexBlocks: blocks, RequestsTotal: r.total,
+		IndexBlocks: blocks, ScoringTokens: r.scoring, RequestsTotal: r.total,
 		PredictedTokens: r.hits.predicted, CachedTokens: r.hits.cached, PromptTokens: r.hits.prompt,
 		HitPredicted: -1, HitActual: -1, PrefillRate: r.prefillRate(),
 	}
