@@ -257,9 +257,10 @@ func (f *Fleet) judge(g *group) {
 	}
 }
 
-// candidate says whether it could serve but for its breaker.
+// candidate says whether it could serve but for its breaker. The lock is held.
 func (s *server) candidate() bool {
-	return phase(s.phase.Load()) == healthy && !s.draining.Load() && s.facts.Load() != nil
+	return phase(s.phase.Load()) == healthy && !s.draining.Load() && s.facts.Load() != nil &&
+		slices.ContainsFunc(s.replicas, func(r *Replica) bool { return !r.draining.Load() })
 }
 
 // breakerMoved has the fleet look at a breaker after a call that may have
@@ -275,6 +276,9 @@ func (s *server) breakerMoved(b *breaker) {
 		f.judge(s.group)
 	}
 	st := b.state()
+	if s.removed || f.closed {
+		st = b.shown
+	}
 	if st != b.shown {
 		b.shown = st
 		f.log.Info("breaker is "+st.String(), "replica", s.id)

@@ -117,7 +117,7 @@ func (r *Replica) Tongue() Kind {
 func (r *Replica) Rank() int { return r.rank }
 
 // Source tells where it comes from: static, dns, file, admin, launch or local.
-func (r *Replica) Source() string { return r.server.source }
+func (r *Replica) Source() string { return r.server.settings.Load().source }
 
 // Roles are what it may be used for: chat, scoring.
 func (r *Replica) Roles() []string { return r.server.settings.Load().engine.Roles }

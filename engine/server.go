@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -25,11 +26,11 @@ const (
 
 // settings are what a reload may change of a URL without making it another.
 type settings struct {
+	source   string
 	engine   configs.Engine
 	health   configs.Health
 	breaker  configs.Breaker
 	timeouts configs.Timeouts
-	pollBy   time.Duration // between two load polls, by the number of URLs
 }
 
 // server is one URL: what is probed, discovered and broken as a whole. Its
@@ -38,7 +39,6 @@ type server struct {
 	fleet  *Fleet
 	id     string
 	model  string // as configured; "": what the engine serves
-	source string
 	target target
 
 	settings atomic.Pointer[settings]
@@ -63,7 +63,8 @@ type server struct {
 
 	// Guarded by the fleet's lock.
 	replicas  []*Replica
-	announced bool // Added has been sent for the replicas
+	dropped   []int // ranks that the admin API has taken out
+	announced bool  // Added has been sent for the replicas
 	removed   bool
 	group     *group
 	fails     int // probes in a row
@@ -78,7 +79,7 @@ type server struct {
 // newServer makes a server; start begins its life.
 func (f *Fleet) newServer(e *entry, t target, set *settings) (*server, error) {
 	s := &server{
-		fleet: f, id: t.id, model: e.model, source: e.source, target: t,
+		fleet: f, id: t.id, model: e.model, target: t,
 		kick: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 		learning: make(map[int]*runningLimit),
 	}
@@ -317,6 +318,9 @@ func (s *server) slots(facts *Facts) []slot {
 		rank := r.Rank
 		if set.FirstRank > 0 {
 			rank = set.FirstRank + i
+		}
+		if slices.Contains(s.dropped, rank) {
+			continue
 		}
 		slots = append(slots, slot{
 			id: s.id + "/" + strconv.Itoa(rank), rank: rank, label: r.Rank,

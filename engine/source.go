@@ -177,7 +177,7 @@ func (f *Fleet) prepare(ctx context.Context, e *entry) error {
 	case sourceFile:
 		err = f.prepareFile(e)
 	case sourceDNS:
-		err = f.prepareDNS(e)
+		err = f.prepareDNS(ctx, e)
 	default:
 		var t target
 		if t, err = staticTarget(e.engine); err == nil {
@@ -270,7 +270,6 @@ func (f *Fleet) adoptAdmin(e *entry, old []*entry) {
 			if i >= 0 {
 				s := o.servers[i]
 				o.servers = slices.Delete(o.servers, i, i+1)
-				s.source = e.source
 				e.servers = append(e.servers, s)
 			}
 		}
@@ -325,7 +324,7 @@ func (f *Fleet) setTargets(e *entry, ts []target, now time.Time) {
 		s.start()
 	}
 	for _, s := range gone {
-		f.log.Info("engine removed", "replica", s.id, "url", s.target.url, "source", s.source)
+		f.log.Info("engine removed", "replica", s.id, "url", s.target.url, "source", e.source)
 		s.remove(now)
 	}
 }
@@ -356,7 +355,7 @@ func (f *Fleet) settingsFor(e *entry, t target) *settings {
 	eng.FirstRank = firstPositive(t.firstRank, eng.FirstRank)
 	eng.MaxRunning = firstPositive(t.maxRunning, eng.MaxRunning)
 	eng.KVTokens = firstPositive(t.kvTokens, eng.KVTokens)
-	set := &settings{engine: eng, health: f.cfg.Health, breaker: f.cfg.Breaker, timeouts: f.cfg.Timeouts}
+	set := &settings{source: e.source, engine: eng, health: f.cfg.Health, breaker: f.cfg.Breaker, timeouts: f.cfg.Timeouts}
 	for i := range f.cfg.Models {
 		if m := &f.cfg.Models[i]; m.Name == e.model && m.Timeouts.Connect > 0 {
 			set.timeouts.Connect = m.Timeouts.Connect
