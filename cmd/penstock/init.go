@@ -104,11 +104,7 @@ func planInit(cmd *cobra.Command, e *env, o *initOptions) (*initPlan, error) {
 	}
 	p.group(found, o.model)
 	for _, name := range o.clients {
-		c, err := newClient(name)
-		if err != nil {
-			return nil, err
-		}
-		p.clients = append(p.clients, c)
+		p.clients = append(p.clients, newClient(name))
 	}
 	return p, nil
 }

@@ -25,10 +25,10 @@ type plannedModel struct {
 // client is a name with a new key; only the hash is written.
 type client struct{ name, key, sha256 string }
 
-func newClient(name string) (client, error) {
+func newClient(name string) client {
 	key := "sk-" + strings.ToLower(rand.Text())
 	sum := sha256.Sum256([]byte(key))
-	return client{name: name, key: key, sha256: hex.EncodeToString(sum[:])}, nil
+	return client{name: name, key: key, sha256: hex.EncodeToString(sum[:])}
 }
 
 // group puts engines of one model together. With a name given, all are one
@@ -90,7 +90,7 @@ func (p *initPlan) write(w io.Writer) {
 		p.writeModel(w, m)
 	}
 	p.writeClients(w)
-	io.WriteString(w, `
+	fmt.Fprint(w, `
 # Deadlines. A pod's grace period must exceed drain.
 timeouts:
   first_token: 10m # until a stream's first event
@@ -120,7 +120,7 @@ func (p *initPlan) writeModel(w io.Writer, m plannedModel) {
 	} else {
 		p.writeEngines(w, m)
 	}
-	io.WriteString(w, `    # prefix: the replica that holds the longest part of the prompt, priced
+	fmt.Fprint(w, `    # prefix: the replica that holds the longest part of the prompt, priced
     # against its load. Others: least_load, round_robin, random_two, session.
     policy: prefix
     # Requests for which no replica has room wait here.
@@ -135,7 +135,7 @@ func (p *initPlan) writeEngines(w io.Writer, m plannedModel) {
 	if m.name != "" {
 		fmt.Fprintf(w, "  - name: %s\n", scalar(m.name))
 	} else {
-		io.WriteString(w, "  - # no name: it is called what the engines call it\n")
+		fmt.Fprint(w, "  - # no name: it is called what the engines call it\n")
 	}
 	if u := m.upstream(); u != "" {
 		fmt.Fprintf(w, "%supstream: %s # the engines' own name for it\n", indent, scalar(u))
@@ -161,16 +161,16 @@ func (m plannedModel) upstream() string {
 
 func (p *initPlan) writeClients(w io.Writer) {
 	if len(p.clients) == 0 {
-		io.WriteString(w, `
+		fmt.Fprintf(w, `
 # Clients' keys. None: anybody who reaches the listener may send requests.
 # keys:
 #   - name: search-team # what logs and metrics show
-#     key: ${SEARCH_TEAM_KEY} # or sha256: printf %s "$KEY" | sha256sum
+#     key: ${SEARCH_TEAM_KEY} # or sha256: printf %%s "$KEY" | sha256sum
 #     limits: {requests_per_minute: 600, tokens_per_minute: 200000, concurrency: 64}
 `)
 		return
 	}
-	io.WriteString(w, "\n# Clients' keys, by their hashes. Another way: key: ${NAME_IN_THE_ENVIRONMENT}\nkeys:\n")
+	fmt.Fprint(w, "\n# Clients' keys, by their hashes. Another way: key: ${NAME_IN_THE_ENVIRONMENT}\nkeys:\n")
 	for _, c := range p.clients {
 		fmt.Fprintf(w, `  - name: %s
     sha256: %s

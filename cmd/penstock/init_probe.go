@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -87,7 +88,7 @@ func probe(ctx context.Context, urls []string) ([]probed, error) {
 
 // ctxCause is an interruption by the user; the time being up is none.
 func ctxCause(ctx context.Context) error {
-	if err := ctx.Err(); err == context.Canceled {
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
