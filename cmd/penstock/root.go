@@ -24,6 +24,7 @@ type env struct {
 func commands(e *env) []*cobra.Command {
 	return []*cobra.Command{
 		newCheckCmd(e),
+		newEngineCmd(e),
 		newHealthCmd(e),
 		newInitCmd(e),
 		newReplayCmd(e),

@@ -15,7 +15,7 @@ func (x *exchange) head(b []byte, object string) []byte {
 	b = append(b, `","object":"`...)
 	b = append(b, object...)
 	b = append(b, `","created":`...)
-	b = appendInt(b, x.created)
+	b = appendInt(b, x.born.Unix())
 	b = append(b, `,"model":`...)
 	return appendString(b, x.modelName())
 }
@@ -30,6 +30,9 @@ func (x *exchange) modelName() string {
 
 // whole writes the answer that is not streamed.
 func (x *exchange) whole(b []byte) []byte {
+	if x.call.native != nil {
+		return x.wholeNative(b)
+	}
 	chat, vllm := x.call.chat, x.srv.opts.Kind == VLLM
 	object := "text_completion"
 	if chat {
@@ -51,7 +54,7 @@ func (x *exchange) whole(b []byte) []byte {
 		b = append(b, `,"service_tier":null,"system_fingerprint":"penstock-local"`...)
 	}
 	b = append(b, `,"usage":`...)
-	b = x.usage(b, true)
+	b = x.usage(b)
 	switch {
 	case vllm && chat:
 		b = append(b, `,"prompt_logprobs":`...)
@@ -79,11 +82,11 @@ func (x *exchange) chatChoice(b []byte, index int, g *gen) []byte {
 	}
 	b = append(b, `},"logprobs":`...)
 	if x.call.logprobs >= 0 {
-		b = newScorer(x.srv.model, x.srv.opts.Kind, &g.first).chat(b, g.tokens, x.call.logprobs)
+		b = x.newScorer(&g.first).chat(b, g.tokens, x.call.logprobs)
 	} else {
 		b = append(b, "null"...)
 	}
-	b = append(x.finish(b, g), `,"token_ids":`...)
+	b = append(x.finishReason(b, g), `,"token_ids":`...)
 	return append(x.idsOrNull(b, g.tokens), '}')
 }
 
@@ -103,11 +106,11 @@ func (x *exchange) textChoice(b []byte, index int, g *gen) []byte {
 		b = append(b, "null"...)
 	case c.echo:
 		all := append(append(make([]uint32, 0, len(g.prompt)+len(g.tokens)), g.prompt...), g.tokens...)
-		b = newScorer(x.srv.model, x.srv.opts.Kind, nil).completion(b, all, c.logprobs)
+		b = x.newScorer(nil).completion(b, all, c.logprobs)
 	default:
-		b = newScorer(x.srv.model, x.srv.opts.Kind, &g.first).completion(b, g.tokens, c.logprobs)
+		b = x.newScorer(&g.first).completion(b, g.tokens, c.logprobs)
 	}
-	b = append(x.finish(b, g), `,"token_ids":`...)
+	b = append(x.finishReason(b, g), `,"token_ids":`...)
 	b = x.idsOrNull(b, g.tokens)
 	if x.srv.opts.Kind == VLLM {
 		b = append(b, `,"prompt_logprobs":`...)
@@ -141,7 +144,7 @@ func (x *exchange) promptLogprobs(b []byte, g *gen) []byte {
 	if top < 0 {
 		return append(b, "null"...)
 	}
-	return newScorer(x.srv.model, x.srv.opts.Kind, nil).prompt(b, g.prompt, top)
+	return x.newScorer(nil).prompt(b, g.prompt, top)
 }
 
 func (x *exchange) idsOrNull(b []byte, ids []uint32) []byte {
@@ -162,8 +165,8 @@ func appendIDs(b []byte, ids []uint32) []byte {
 	return append(b, ']')
 }
 
-// finish writes why a choice ended, null while it has not.
-func (x *exchange) finish(b []byte, g *gen) []byte {
+// finishReason writes why a choice ended.
+func (x *exchange) finishReason(b []byte, g *gen) []byte {
 	b = append(b, `,"finish_reason":`...)
 	b = appendStringOrNull(b, g.reason)
 	if x.srv.opts.Kind == VLLM {
@@ -177,8 +180,8 @@ func (x *exchange) finish(b []byte, g *gen) []byte {
 	return appendStringOrNull(b, g.matched)
 }
 
-// usage writes the token counts; details are left out of running counts.
-func (x *exchange) usage(b []byte, details bool) []byte {
+// usage writes the token counts of the whole exchange.
+func (x *exchange) usage(b []byte) []byte {
 	in, cached, out := 0, 0, 0
 	for i, g := range x.gens {
 		if i%x.call.bestOf == 0 {
@@ -187,20 +190,26 @@ func (x *exchange) usage(b []byte, details bool) []byte {
 		}
 		out += len(g.tokens)
 	}
-	return x.counts(b, in, out, cached, details)
+	return x.counts(b, in, out, cached)
 }
 
-func (x *exchange) counts(b []byte, in, out, cached int, details bool) []byte {
+// counts writes a usage object, without details if cached is negative.
+func (x *exchange) counts(b []byte, in, out, cached int) []byte {
 	b = append(b, `{"prompt_tokens":`...)
 	b = appendInt(b, in)
 	b = append(b, `,"total_tokens":`...)
 	b = appendInt(b, in+out)
 	b = append(b, `,"completion_tokens":`...)
 	b = appendInt(b, out)
-	if details {
+	if cached >= 0 {
 		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
 		b = appendInt(b, cached)
 		b = append(b, '}')
 	}
 	return append(b, '}')
+}
+
+// newScorer begins with the state after, or before the first token if it is nil.
+func (x *exchange) newScorer(after *lm.State) *scorer {
+	return newScorer(x.srv.model, x.srv.opts.Quirks && x.srv.opts.Kind == SGLang && x.call.native == nil, after)
 }

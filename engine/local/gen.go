@@ -13,6 +13,8 @@ type gen struct {
 	call   *call
 	model  *lm.Model
 	prompt []uint32
+	most   int      // tokens it may generate
+	led    bool     // a leader read the prompt and knows what was cached
 	first  lm.State // after the prompt
 	state  lm.State
 	draw   *lm.Sampler
@@ -28,15 +30,29 @@ type gen struct {
 	reason  string  // finish_reason; "" while running
 	matched string  // the stop string that ended it
 	eos     bool    // the end token ended it
-	failed  *apiError
 }
 
-func newGen(m *lm.Model, c *call, p []uint32, which int, wake chan struct{}) *gen {
-	g := &gen{call: c, model: m, prompt: p, wake: wake}
+// reasonAbort is the finish reason of what was aborted.
+const reasonAbort = "abort"
+
+func newGen(m *lm.Model, c *call, p []uint32, most, which int, wake chan struct{}) *gen {
+	g := &gen{call: c, model: m, prompt: p, most: most, wake: wake}
 	g.first = m.Resume(p)
 	g.state = g.first
 	g.draw = m.NewSampler(c.how, c.seed, uint64(which))
 	return g
+}
+
+// Prefilled notes what was cached.
+func (g *gen) Prefilled(cached int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.led {
+		g.cached = cached
+	}
+	if g.most == 0 && g.reason == "" {
+		g.reason = "length"
+	}
 }
 
 // Next generates one token and tells whether it was the last one.
@@ -44,6 +60,9 @@ func (g *gen) Next() (token uint32, done bool) {
 	w := g.draw.Next(g.state)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.reason != "" { // aborted
+		return w, true
+	}
 	if g.call.bestOf > g.call.n {
 		g.sum += g.model.LogProb(g.state, w)
 	}
@@ -60,7 +79,7 @@ func (g *gen) Next() (token uint32, done bool) {
 		g.text = g.detok.Append(g.text, g.model.Text(w))
 	}
 	g.checkStops(w, from)
-	if g.reason == "" && g.call.maxTokens >= 0 && len(g.tokens) >= g.call.maxTokens {
+	if g.reason == "" && len(g.tokens) >= g.most {
 		g.reason = "length"
 	}
 	if g.reason != "" && g.matched == "" {
@@ -118,8 +137,8 @@ func (g *gen) showable() int {
 	return len(g.text) - held
 }
 
-// signal tells the request's goroutine that there is something to read.
-func (g *gen) signal() {
+// Signal tells the request's goroutine that there is something to read.
+func (g *gen) Signal() {
 	select {
 	case g.wake <- struct{}{}:
 	default:

@@ -10,7 +10,7 @@ import (
 // with a state of its own, so that the scheduler does not wait for it.
 type scorer struct {
 	m      *lm.Model
-	kind   Kind
+	quirks bool // as SGLang's OpenAI routes
 	state  lm.State
 	x      *lm.Scratch
 	top    []lm.Choice
@@ -19,8 +19,8 @@ type scorer struct {
 }
 
 // newScorer begins before the prompt (echo) or after it, with the state there.
-func newScorer(m *lm.Model, kind Kind, after *lm.State) *scorer {
-	s := &scorer{m: m, kind: kind, state: m.Begin()}
+func newScorer(m *lm.Model, quirks bool, after *lm.State) *scorer {
+	s := &scorer{m: m, quirks: quirks, state: m.Begin()}
 	if after != nil {
 		s.state, s.begun = *after, true
 	}
@@ -47,7 +47,11 @@ func (s *scorer) completion(b []byte, tokens []uint32, top int) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendInt(b, offset)
+		if s.quirks {
+			b = append(b, "-1"...)
+		} else {
+			b = appendInt(b, offset)
+		}
 		offset += utf8.RuneCountInString(s.m.Text(w))
 	}
 	b = append(b, `],"token_logprobs":[`...)
@@ -89,14 +93,21 @@ func (s *scorer) topMap(b []byte, w uint32, top int) []byte {
 		return append(b, "null"...)
 	}
 	b = append(b, '{')
-	b = appendString(b, s.m.Text(w))
-	b = append(b, ':')
-	b = appendFloat(b, s.m.LogProb(s.state, w))
+	some := false
+	if !s.quirks {
+		b = appendString(b, s.m.Text(w))
+		b = append(b, ':')
+		b = appendFloat(b, s.m.LogProb(s.state, w))
+		some = true
+	}
 	for _, c := range s.choices(top) {
-		if c.Token == w {
+		if c.Token == w && !s.quirks {
 			continue
 		}
-		b = append(b, ',')
+		if some {
+			b = append(b, ',')
+		}
+		some = true
 		b = appendString(b, s.m.Text(c.Token))
 		b = append(b, ':')
 		b = appendFloat(b, logOf(c))

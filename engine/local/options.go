@@ -1,8 +1,11 @@
 package local
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+
+	"penstock/engine/local/sched"
 )
 
 // Kind is the engine whose ways a Server takes on.
@@ -40,44 +43,57 @@ type Options struct {
 	ContextLen int
 	// TimeScale divides the profile's times: 10 is ten times as fast. Default 1.
 	TimeScale float64
+	// Faults are in force from the beginning.
+	Faults []Fault
+	// Quirks imitates where SGLang's OpenAI routes fall short: max_tokens 0 is
+	// refused, text_offset is -1, a token is missing among its own alternatives,
+	// logprobs 0 gives none. Default: done right.
+	Quirks bool
 	// Logger gets what is worth saying. Default: nothing is said.
 	Logger *slog.Logger
 }
 
-func (o Options) withDefaults() (Options, error) {
-	if o.Kind == "" {
-		o.Kind = SGLang
+// Check tells what is wrong with the options, before anything is started.
+func (o Options) Check() error {
+	_, _, err := o.withDefaults()
+	return err
+}
+
+// withDefaults checks the options, fills in what is left out, and returns the
+// profile that results.
+func (o Options) withDefaults() (Options, sched.Profile, error) {
+	p, err := sched.ProfileNamed(o.Profile)
+	if err != nil {
+		return o, p, err
 	}
+	o.Kind = cmp.Or(o.Kind, SGLang)
 	if o.Kind != SGLang && o.Kind != VLLM {
-		return o, fmt.Errorf("kind %q: expected sglang or vllm", o.Kind)
+		return o, p, fmt.Errorf("kind %q: expected sglang or vllm", o.Kind)
 	}
-	if o.Model == "" {
-		o.Model = DefaultModel
+	o.Model = cmp.Or(o.Model, DefaultModel)
+	o.Profile = p.Name
+	o.DP = cmp.Or(o.DP, 1)
+	o.TimeScale = cmp.Or(o.TimeScale, 1)
+	if o.Kind == VLLM {
+		p.PageSize = max(p.PageSize, 16)
 	}
-	if o.DP == 0 {
-		o.DP = 1
-	}
-	if o.TimeScale == 0 {
-		o.TimeScale = 1
-	}
+	o.PageSize = cmp.Or(o.PageSize, p.PageSize)
+	o.KVTokens = cmp.Or(o.KVTokens, p.KVTokens)
+	o.ContextLen = cmp.Or(o.ContextLen, p.ContextLen)
+	o.MaxRunning = cmp.Or(o.MaxRunning, p.MaxRunning)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.PageSize == 0 {
-		o.PageSize = 1
-		if o.Kind == VLLM {
-			o.PageSize = 16
-		}
+	if err := o.check(); err != nil {
+		return o, p, err
 	}
-	if o.KVTokens == 0 {
-		o.KVTokens = 1 << 20
-	}
-	if o.ContextLen == 0 {
-		o.ContextLen = 1 << 17
-	}
-	if o.MaxRunning == 0 {
-		o.MaxRunning = 256
-	}
+	o.KVTokens -= o.KVTokens % o.PageSize
+	p = p.Scaled(o.TimeScale)
+	p.PageSize, p.KVTokens, p.ContextLen, p.MaxRunning = o.PageSize, o.KVTokens, o.ContextLen, o.MaxRunning
+	return o, p, nil
+}
+
+func (o *Options) check() error {
 	for _, v := range []struct {
 		name  string
 		value float64
@@ -85,12 +101,15 @@ func (o Options) withDefaults() (Options, error) {
 		{"dp", float64(o.DP)}, {"kv-tokens", float64(o.KVTokens)}, {"page-size", float64(o.PageSize)},
 		{"max-running", float64(o.MaxRunning)}, {"time-scale", o.TimeScale}, {"context length", float64(o.ContextLen)},
 	} {
-		if v.value < 0 {
-			return o, fmt.Errorf("%s %v: expected a number above 0", v.name, v.value)
+		if !(v.value > 0) {
+			return fmt.Errorf("%s %v: expected a number above 0", v.name, v.value)
 		}
 	}
 	if o.MaxQueued < 0 {
-		return o, fmt.Errorf("max-queued %d: expected 0 (no limit) or more", o.MaxQueued)
+		return fmt.Errorf("max-queued %d: expected 0 (no limit) or more", o.MaxQueued)
 	}
-	return o, nil
+	if o.KVTokens < 4*o.PageSize {
+		return fmt.Errorf("kv-tokens %d: expected at least four pages of %d", o.KVTokens, o.PageSize)
+	}
+	return nil
 }

@@ -114,7 +114,8 @@ type call struct {
 	model   string
 	rid     string
 	prompts []prompt
-	rank    int // the data-parallel rank asked for, or -1
+	rank    int  // the data-parallel rank asked for, or -1
+	ranked  bool // one was asked for
 
 	stream, includeUsage, continuousUsage bool
 
@@ -131,6 +132,13 @@ type call struct {
 	logprobs             int // alternatives per token, or -1: no logprobs at all
 	promptLogprobs       int // likewise for the prompt
 	returnIDs            bool
+	native               *native // set for /generate
+}
+
+// wantsPrompt tells whether log-probabilities of the prompt are asked for; then
+// all of it must be computed.
+func (c *call) wantsPrompt() bool {
+	return c.echo && c.logprobs >= 0 || c.promptLogprobs >= 0
 }
 
 // prompt is one prompt: its tokens, and its text where one was given.
@@ -159,7 +167,7 @@ func (s *Server) parse(body []byte, chat bool) (*call, error) {
 	}
 	for _, r := range []*int{w.DataParallelRank, w.RoutedDPRank} {
 		if r != nil && s.opts.Kind == SGLang {
-			c.rank = *r
+			c.rank, c.ranked = *r, true
 		}
 	}
 	_ = json.Unmarshal(w.RID, &c.rid)

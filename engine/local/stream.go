@@ -5,16 +5,30 @@ import (
 	"io"
 )
 
-// stream is an answer as server-sent events. fasthttp writes each Write of
-// WriteTo as one chunk and flushes it.
+// stream is an answer as server-sent events: the body that fasthttp relays,
+// one chunk and one flush for each Write of WriteTo. All events that are ready
+// are written together, none waits for another.
 type stream struct {
-	x   *exchange
-	buf []byte
-	pos []position
+	x      *exchange
+	form   former
+	buf    []byte
+	pos    []position
+	events int // written so far
+}
+
+// former writes the events of one API.
+type former interface {
+	// open writes what comes before a choice's first token, if anything does.
+	open(b []byte, i int, p *position) []byte
+	// event writes the tokens from p.tokens up to to, whose text is text.
+	event(b []byte, i int, p *position, to int, text []byte, last bool) []byte
+	// close writes what comes after the last choice, before [DONE].
+	close(b []byte) []byte
 }
 
 // position is how far one choice has been sent.
 type position struct {
+	g            *gen
 	begun, ended bool
 	tokens       int
 	text         int32
@@ -22,7 +36,10 @@ type position struct {
 }
 
 func newStream(x *exchange) *stream {
-	s := &stream{x: x, pos: make([]position, len(x.gens))}
+	s := &stream{x: x, form: x.former(), pos: make([]position, len(x.gens))}
+	for i, g := range x.gens {
+		s.pos[i].g = g
+	}
 	return s
 }
 
@@ -34,157 +51,121 @@ func (s *stream) Read([]byte) (int, error) {
 // SupportsBodyWriteTo opts in to WriteTo.
 func (s *stream) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo sends the events as they come.
-func (s *stream) WriteTo(w io.Writer) (int64, error) {
+// Close is called when the answer is over, however it ended.
+func (s *stream) Close() error {
+	s.x.end()
+	return nil
+}
+
+// WriteTo sends the events as they come. An error makes fasthttp cut the
+// connection in mid-answer.
+func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
 	for {
-		done := s.collect()
-		if done {
-			if s.x.call.includeUsage {
-				s.buf = s.usageEvent(s.buf)
-			}
-			s.buf = append(s.buf, "data: [DONE]\n\n"...)
+		done, err := s.collect()
+		if err == nil && done {
+			s.finish()
 		}
 		if len(s.buf) > 0 {
-			if _, err := w.Write(s.buf); err != nil {
-				return 0, err
+			m, werr := w.Write(s.buf)
+			n += int64(m)
+			if werr != nil {
+				return n, werr
 			}
 			s.buf = s.buf[:0]
 		}
-		if done {
-			return 0, nil
+		if err != nil || done {
+			return n, err
 		}
-		<-s.x.wake
+		if err := s.wait(); err != nil {
+			return n, err
+		}
+	}
+}
+
+// wait waits for more to send. What goes wrong from here on is an event.
+func (s *stream) wait() error {
+	err := s.x.wait()
+	if e, ok := errors.AsType[*apiError](err); ok {
+		s.buf = appendStreamError(s.buf, s.x.srv.opts.Kind, e)
+		for i := range s.pos {
+			s.pos[i].ended = true
+		}
+		return nil
+	}
+	return err
+}
+
+func (s *stream) finish() {
+	s.buf = s.form.close(s.buf)
+	if f := s.x.fault; f == nil || f.Kind != FaultNoDone {
+		s.buf = append(s.buf, "data: [DONE]\n\n"...)
 	}
 }
 
 // collect writes the events of all choices that are ready into buf, and tells
-// whether all choices have ended.
-func (s *stream) collect() (done bool) {
+// whether all choices have ended. The error is a fault: die now.
+func (s *stream) collect() (done bool, err error) {
 	done = true
-	for i, g := range s.x.gens {
+	for i := range s.pos {
 		p := &s.pos[i]
 		if p.ended {
 			continue
 		}
-		g.mu.Lock()
-		s.choice(i, g, p)
-		g.mu.Unlock()
+		p.g.mu.Lock()
+		err = s.choice(i, p)
+		p.g.mu.Unlock()
+		if err != nil {
+			return false, err
+		}
 		done = done && p.ended
 	}
-	return done
+	return done, nil
 }
 
 // choice writes one choice's ready events: one for each token that has text to
-// show, the last with the finish reason.
-func (s *stream) choice(i int, g *gen, p *position) {
+// show or is asked for itself, the last with the finish reason.
+func (s *stream) choice(i int, p *position) error {
+	g, c := p.g, s.x.call
 	if !p.begun && (len(g.tokens) > 0 || g.reason != "") {
 		p.begun = true
-		s.open(i, g, p)
+		s.buf = s.form.open(s.buf, i, p)
+		if s.count() {
+			return io.ErrUnexpectedEOF
+		}
 	}
-	from := p.tokens
 	for k := p.tokens; k < len(g.shown); k++ {
 		last := k == len(g.shown)-1 && g.reason != ""
-		if g.shown[k] == p.text && !last && s.x.call.logprobs < 0 && !s.x.call.returnIDs {
+		if g.shown[k] == p.text && !last && c.logprobs < 0 && !c.returnIDs {
 			continue
 		}
-		text := g.text[p.text:max(p.text, g.shown[k])]
-		s.event(i, g, p, text, g.tokens[from:k+1], last)
-		p.text, from = max(p.text, g.shown[k]), k+1
-		p.tokens = k + 1
-	}
-	if g.reason != "" && !p.ended {
-		if p.tokens < len(g.tokens) || len(g.tokens) == 0 {
-			s.event(i, g, p, nil, nil, true)
+		shown := max(p.text, g.shown[k])
+		s.buf = s.form.event(s.buf, i, p, k+1, g.text[p.text:shown], last)
+		p.text, p.tokens, p.ended = shown, k+1, last
+		if s.count() {
+			return io.ErrUnexpectedEOF
 		}
+	}
+	if g.reason != "" && !p.ended { // ended by no token of its own
+		s.buf = s.form.event(s.buf, i, p, len(g.tokens), g.text[min(int(p.text), len(g.text)):], true)
 		p.ended = true
 	}
+	return nil
 }
 
-// open writes what comes before the first token: the role, or the echoed prompt.
-func (s *stream) open(i int, g *gen, p *position) {
-	c := s.x.call
-	if c.logprobs >= 0 {
-		p.score = newScorer(s.x.srv.model, s.x.srv.opts.Kind, &g.first)
-	}
+// count counts an event and tells whether it is the last before a fault's death.
+func (s *stream) count() (die bool) {
+	s.events++
+	f := s.x.fault
+	return f != nil && f.Kind == FaultDie && s.events >= f.After
+}
+
+// former picks the API's form of events.
+func (x *exchange) former() former {
 	switch {
-	case c.chat:
-		s.begin(i, `"delta":{"role":"assistant","content":""},"logprobs":null`)
-		s.end(g, false, 0)
-	case c.echo:
-		s.begin(i, `"text":`)
-		s.buf = appendString(s.buf, s.x.promptText(g))
-		s.buf = append(s.buf, `,"logprobs":`...)
-		if c.logprobs >= 0 {
-			p.score = newScorer(s.x.srv.model, s.x.srv.opts.Kind, nil)
-			s.buf = p.score.completion(s.buf, g.prompt, c.logprobs)
-		} else {
-			s.buf = append(s.buf, "null"...)
-		}
-		s.end(g, false, 0)
+	case x.call.native != nil:
+		return &nativeEvents{x}
+	case x.call.chat:
+		return &chatEvents{x}
 	}
-}
-
-func (s *stream) begin(i int, rest string) {
-	object := "text_completion"
-	if s.x.call.chat {
-		object = "chat.completion.chunk"
-	}
-	s.buf = append(s.x.head(append(s.buf, "data: "...), object), `,"choices":[{"index":`...)
-	s.buf = appendInt(s.buf, i)
-	s.buf = append(s.buf, ',')
-	s.buf = append(s.buf, rest...)
-}
-
-// event writes one event with text and the tokens behind it.
-func (s *stream) event(i int, g *gen, p *position, text []byte, tokens []uint32, last bool) {
-	c := s.x.call
-	if c.chat {
-		s.begin(i, `"delta":{"content":`)
-		s.buf = append(appendString(s.buf, text), '}')
-	} else {
-		s.begin(i, `"text":`)
-		s.buf = appendString(s.buf, text)
-	}
-	s.buf = append(s.buf, `,"logprobs":`...)
-	switch {
-	case p.score == nil:
-		s.buf = append(s.buf, "null"...)
-	case c.chat:
-		s.buf = p.score.chat(s.buf, tokens, c.logprobs)
-	default:
-		s.buf = p.score.completion(s.buf, tokens, c.logprobs)
-	}
-	if c.returnIDs {
-		s.buf = append(s.buf, `,"token_ids":`...)
-		s.buf = appendIDs(s.buf, tokens)
-	}
-	s.end(g, last, len(tokens))
-}
-
-// end closes an event that begin opened.
-func (s *stream) end(g *gen, last bool, tokens int) {
-	if last {
-		s.buf = s.x.finish(s.buf, g)
-	} else {
-		s.buf = append(s.buf, `,"finish_reason":null`...)
-	}
-	s.buf = append(s.buf, `}]`...)
-	switch {
-	case s.x.call.continuousUsage:
-		s.buf = append(s.buf, `,"usage":`...)
-		s.buf = s.x.counts(s.buf, len(g.prompt), len(g.tokens), 0, false)
-	case s.x.srv.opts.Kind == SGLang:
-		s.buf = append(s.buf, `,"usage":null`...)
-	}
-	s.buf = append(s.buf, "}\n\n"...)
-	_ = tokens
-}
-
-func (s *stream) usageEvent(b []byte) []byte {
-	object := "text_completion"
-	if s.x.call.chat {
-		object = "chat.completion.chunk"
-	}
-	b = append(s.x.head(append(b, "data: "...), object), `,"choices":[],"usage":`...)
-	return append(s.x.usage(b, true), "}\n\n"...)
+	return &textEvents{x}
 }
