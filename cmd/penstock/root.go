@@ -28,6 +28,7 @@ func commands(e *env) []*cobra.Command {
 		newHealthCmd(e),
 		newInitCmd(e),
 		newReplayCmd(e),
+		newServeCmd(e),
 		newVersionCmd(e),
 	}
 }

@@ -1,0 +1,212 @@
+package gateway
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"penstock/configs"
+	"penstock/limits"
+	"penstock/router"
+)
+
+// admit reserves the request's cost in all its limits, or refuses it.
+func (s *Server) admit(r *request) error {
+	r.estimate()
+	m := r.target.pool.config.Load()
+	q := &limits.Request{
+		Key: r.client.name, Model: r.target.pool.name, KeyLimits: &r.client.key.Limits, ModelLimits: &m.Limits,
+		Cost: limits.Cost{Requests: 1, Input: int64(r.input), Output: int64(r.output)},
+	}
+	if len(r.client.key.ModelLimits) > 0 {
+		if l, ok := r.client.key.LimitsFor(m); ok {
+			q.KeyModelLimits = &l
+		}
+	}
+	var err error
+	if r.client.key.OnRateLimit == onRateLimitWait && !r.header("X-Penstock-No-Queue") {
+		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
+	} else {
+		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
+	}
+	return err
+}
+
+const onRateLimitWait = "wait"
+
+// estimate finds what the request will probably use.
+func (r *request) estimate() {
+	v, pl := &r.look.view, r.target.pool
+	r.input = int(pl.estimator.Input(pl.name, r.size()))
+	out := limits.Output{
+		Max: int64(v.MaxTokens), N: v.N, BestOf: v.BestOf, Prompts: v.PromptCount(),
+		Input: int64(r.input), Context: int64(pl.contextLength()),
+		Default: int64(r.snap.cfg.Limits.DefaultOutputTokens), None: r.lane == router.Embed,
+	}
+	if v.Echo && v.MaxTokens < 0 {
+		out.Max = engineDefaultTokens
+	}
+	r.output = int(out.Tokens())
+}
+
+// size is what is known of the input's length.
+func (r *request) size() limits.Size {
+	v := &r.look.view
+	return limits.Size{Bytes: v.TextBytes, Tokens: v.TokenIDs, Media: v.Media}
+}
+
+// engineDefaultTokens is the engines' own max_tokens of a completion that names none.
+const engineDefaultTokens = 16
+
+// contextLength is the greatest of the pool's replicas; 0: unknown.
+func (pl *pool) contextLength() int {
+	n := 0
+	for _, m := range *pl.members.Load() {
+		n = max(n, m.engine.MaxModelLen())
+	}
+	return n
+}
+
+// maxWait is how long a request with on_rate_limit: wait may wait for its rates.
+func (r *request) maxWait() time.Duration {
+	d := r.bounds().MaxWait
+	if d <= 0 {
+		d = r.target.pool.config.Load().Queue.MaxWait
+	}
+	if r.clientWait > 0 {
+		d = min(d, r.clientWait)
+	}
+	return d
+}
+
+// readWait reads x-penstock-max-wait: seconds, or a duration as Go writes it.
+func (r *request) readWait() error {
+	v := string(trimSpace(r.ctx.Request.Header.Peek("X-Penstock-Max-Wait")))
+	if v == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		var seconds float64
+		if seconds, err = strconv.ParseFloat(v, 64); err == nil {
+			d = time.Duration(seconds * float64(time.Second))
+		}
+	}
+	if err != nil || d < 0 {
+		return invalid("invalid_value", "x-penstock-max-wait", "the header x-penstock-max-wait is %q; expected seconds, or a duration such as 20s", clip(v, 40))
+	}
+	r.clientWait = max(d, time.Millisecond)
+	return nil
+}
+
+// header reads a header that is on when it is there and neither 0 nor false.
+func (r *request) header(name string) bool {
+	v := trimSpace(r.ctx.Request.Header.Peek(name))
+	return len(v) > 0 && string(v) != "0" && !asciiEqualFold(v, "false")
+}
+
+// choose binds the request to a replica: at once where one has room, else
+// after waiting in the queue. One that is tried again keeps its place there.
+func (s *Server) choose(r *request) error {
+	pl := r.target.pool
+	if r.ticket == nil {
+		r.describe()
+	} else {
+		t := r.newTicket()
+		t.Began = r.start
+		r.ticket = t
+	}
+	began := time.Now()
+	err := pl.queue.Acquire(r.wait, r.ticket)
+	waited := time.Since(began)
+	r.record.queued += waited
+	pl.metrics.QueueWait(waited)
+	pl.router.SetHeld(pl.queue.Len())
+	return err
+}
+
+// describe describes the request to the router and to the queue.
+func (r *request) describe() {
+	r.choice = router.Request{
+		Key: r.look.key.Key(), Tokens: r.input, Output: r.output, Streamed: r.look.view.Stream,
+		Lane: r.lane, Session: r.session(), Only: r.only(), Explain: r.target.pool.explains(),
+	}
+	r.ticket = r.newTicket()
+}
+
+func (r *request) newTicket() *limits.Ticket {
+	return &limits.Ticket{
+		Item: limits.Item{
+			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output,
+			Work: func() int { return r.target.pool.router.Work(&r.choice) },
+		},
+		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
+		Asked: r.clientWait, NoQueue: r.header("X-Penstock-No-Queue"),
+	}
+}
+
+// tryBind is bind for the queue: no room is no error.
+func (r *request) tryBind() (bool, error) {
+	err := r.bind()
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, router.ErrNoRoom):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// bounds are the key's own bounds on waiting; scoring requests wait longer.
+func (r *request) bounds() configs.Queue {
+	q := r.client.key.Queue
+	if r.lane == router.Score && q.MaxWait <= 0 {
+		q.MaxWait = r.snap.cfg.Scoring.MaxWait
+	}
+	return q
+}
+
+// explained is the size of a pool up to which the candidates of every choice
+// are remembered.
+const explained = 32
+
+func (pl *pool) explains() bool { return len(*pl.members.Load()) <= explained }
+
+// session is what the session policy hashes: the configured header, else the
+// body's user or prompt_cache_key.
+func (r *request) session() string {
+	m := r.target.pool.config.Load()
+	if m.Policy != "session" {
+		return ""
+	}
+	if m.SessionHeader != "" {
+		if v := r.ctx.Request.Header.Peek(m.SessionHeader); len(v) > 0 {
+			return string(v)
+		}
+	}
+	if v := r.look.view.User; len(v) > 0 {
+		return string(v)
+	}
+	return string(r.look.view.Session)
+}
+
+// only limits the choice to replicas of the lane's role, and to those that have
+// the adapter; nil: all.
+func (r *request) only() func(*router.Replica) bool {
+	if r.owner != nil {
+		return r.onlyOwner
+	}
+	pl, lora := r.target.pool, r.target.lora
+	if lora == "" && !pl.roles.Load() {
+		return nil
+	}
+	role := roleChat
+	if r.lane == router.Score {
+		role = roleScoring
+	}
+	return func(route *router.Replica) bool {
+		m := (*pl.members.Load())[route]
+		return m != nil && m.engine.HasRole(role) && (lora == "" || m.engine.Serves(lora))
+	}
+}

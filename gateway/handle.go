@@ -1,0 +1,211 @@
+package gateway
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"penstock/gateway/body"
+	"penstock/gateway/relay"
+	"penstock/gateway/sse"
+	"penstock/limits"
+	"penstock/router"
+)
+
+// handle is where a request comes in. What its route does is answered when
+// handle returns, but for streams, which are written after it.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	r := s.begin(ctx)
+	defer s.contain(r)
+	rt, err := s.findRoute(ctx)
+	r.route = rt
+	if s.crossOrigin(r) {
+		return
+	}
+	if err == nil {
+		err = s.accepts(r)
+	}
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	rt.serve(s, r)
+}
+
+// begin takes the request in.
+func (s *Server) begin(ctx *fasthttp.RequestCtx) *request {
+	return &request{
+		s: s, ctx: ctx, snap: s.snapshot.Load(), start: time.Now(),
+		id: requestID(ctx.Request.Header.Peek("X-Request-Id")),
+	}
+}
+
+// accepts refuses what must not be served now, or at all.
+func (s *Server) accepts(r *request) error {
+	h := &r.ctx.Request.Header
+	if len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0 && len(h.Peek(fasthttp.HeaderContentLength)) > 0 {
+		r.ctx.SetConnectionClose()
+		return invalid("invalid_request", "", "the request has both Content-Length and Transfer-Encoding")
+	}
+	if s.draining.Load() && !r.route.whileDraining {
+		r.ctx.SetConnectionClose()
+		return &Error{
+			Status: fasthttp.StatusServiceUnavailable, Type: typeServer, Code: "draining", RetryAfter: time.Second, Retry: retryYes,
+			Message: "this gateway is shutting down and takes no new requests; another, or its successor, will",
+		}
+	}
+	return nil
+}
+
+// contain turns a panic of one request into its own 500. Whatever it held is
+// given back.
+func (s *Server) contain(r *request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	s.metrics.Panic()
+	s.log.Error("a request panicked; this is a bug in Penstock", "request_id", r.id, "panic", v, "stack", string(debug.Stack()))
+	if a := r.attempt; a != nil {
+		a.call.Cancel(errPanic)
+		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
+	}
+	r.ctx.Response.Reset()
+	r.ctx.SetConnectionClose()
+	r.fail(internalError(errPanic))
+}
+
+// generate is the way of a request that an engine answers.
+func (s *Server) generate(r *request) {
+	err := s.identify(r)
+	if err == nil {
+		err = s.admit(r)
+	}
+	for again := true; err == nil && again; {
+		if err = s.choose(r); err == nil {
+			again, err = s.relayAttempt(r)
+		}
+	}
+	if err != nil {
+		r.fail(err)
+	}
+}
+
+// identify finds out who asks, what for, and of which model.
+func (s *Server) identify(r *request) error {
+	var err error
+	if r.client, err = r.snap.identify(r.ctx, r.start); err != nil {
+		return err
+	}
+	r.watchClient()
+	if err := r.readWait(); err != nil {
+		return err
+	}
+	r.look = s.looks.Get().(*look) //nolint:forcetypeassert // the pool holds nothing else
+	if err := r.view(); err != nil {
+		return err
+	}
+	if err := r.findModel(); err != nil {
+		return err
+	}
+	if err := r.checkEngineFields(); err != nil {
+		return err
+	}
+	r.keyPrompt()
+	return r.followResponse()
+}
+
+// watchClient begins to notice the client's leaving.
+func (r *request) watchClient() {
+	r.wait, r.leave = context.WithCancelCause(context.Background())
+	r.watch = r.s.relay.Watch(r.ctx.Conn(), r.clientLeft)
+}
+
+// clientLeft ends what is being waited for.
+func (r *request) clientLeft() {
+	r.leave(errClientGone)
+	if c := r.calling.Load(); c != nil {
+		c.Cancel(relay.ErrClientGone)
+	}
+}
+
+// view reads the body, in one pass.
+func (r *request) view() error {
+	v := &r.look.view
+	if err := body.Parse(r.route.endpoint, r.ctx.PostBody(), v); err != nil {
+		return err
+	}
+	r.record.streamed = v.Stream
+	r.asked = string(v.Model)
+	return nil
+}
+
+// findModel finds the pool, and whether the client may use it.
+func (r *request) findModel() error {
+	tg, err := r.s.pools.find(r.asked)
+	if err != nil {
+		return err
+	}
+	r.target = tg
+	name := tg.pool.name
+	if !r.client.allows(name) && !r.client.allows(r.asked) {
+		return notAllowed(r.client, r.asked)
+	}
+	return nil
+}
+
+// checkEngineFields refuses what would let a client steer an engine, where keys
+// are configured and its key has no allow_engine_fields.
+func (r *request) checkEngineFields() error {
+	r.steers = len(r.snap.clients) == 0 || r.client.key.AllowEngineFields
+	if r.steers {
+		return nil
+	}
+	field := r.look.view.EngineField()
+	if field == "" && len(r.ctx.Request.Header.Peek(engineRankHeader)) > 0 {
+		field = engineRankHeader
+	}
+	if field == "" {
+		return nil
+	}
+	return invalid("invalid_value", field, "'%s' directs the engine and is not allowed for the key %s (keys[].allow_engine_fields)", field, r.client.name)
+}
+
+// keyPrompt hashes the prompt for the router.
+func (r *request) keyPrompt() {
+	v, k := &r.look.view, r.look.key
+	r.lane = r.laneOf()
+	salt := r.salt()
+	lora := string(v.LoRA)
+	if r.target.lora != "" {
+		lora = r.target.lora
+	}
+	k.Reset(r.target.pool.name, lora, salt)
+	if r.lane == router.Generate {
+		v.Key(k)
+	}
+}
+
+// salt keeps the prefixes of clients apart where they must not be shared.
+func (r *request) salt() string {
+	if s := r.client.key.CacheSalt; s != "" {
+		return s
+	}
+	return string(r.look.view.CacheSalt)
+}
+
+// laneOf is how the request uses an engine.
+func (r *request) laneOf() router.Lane {
+	v := &r.look.view
+	switch v.Endpoint {
+	case body.Chat, body.Completions, body.Responses, body.Messages, body.Generate:
+		if isScoring(v) {
+			return router.Score
+		}
+		return router.Generate
+	default:
+		return router.Embed
+	}
+}

@@ -1,0 +1,71 @@
+package gateway
+
+import (
+	"errors"
+	"net"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// bodySpeed is the slowest body that is read to its end: one second more for
+// each so many bytes.
+const bodySpeed = 100 << 10
+
+// headersRead sets the bounds of a request's body: its size, and the time that
+// it may take, by its length. A body of unknown length has four times read_body.
+func (s *Server) headersRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	cfg := s.snapshot.Load().cfg
+	d := cfg.Timeouts.ReadBody
+	if n := h.ContentLength(); n >= 0 {
+		d += time.Duration(n/bodySpeed) * time.Second
+	} else {
+		d *= 4
+	}
+	return fasthttp.RequestConfig{ReadTimeout: d, MaxRequestBodySize: int(cfg.MaxBody)}
+}
+
+// expected answers Expect: 100-continue: a body that is too large is refused
+// before it is sent.
+func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
+	if n := ctx.Request.Header.ContentLength(); n > int(s.snapshot.Load().cfg.MaxBody) {
+		s.readFailed(ctx, fasthttp.ErrBodyTooLarge)
+		return fasthttp.StatusRequestEntityTooLarge
+	}
+	return fasthttp.StatusContinue
+}
+
+// readFailed answers a request that could not be read.
+func (s *Server) readFailed(ctx *fasthttp.RequestCtx, err error) {
+	r := s.begin(ctx)
+	r.route = &route{shape: shapeOf(ctx.Path()), path: "unread", counted: true}
+	lingerOn(ctx.Conn())
+	ctx.SetConnectionClose()
+	r.fail(s.intakeError(err))
+}
+
+func (s *Server) intakeError(err error) *Error {
+	cfg := s.snapshot.Load().cfg
+	if errors.Is(err, fasthttp.ErrBodyTooLarge) {
+		return &Error{
+			Status: fasthttp.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
+			Message: "the request body is larger than " + cfg.MaxBody.String() + " (max_body)",
+		}
+	}
+	if _, ok := errors.AsType[*fasthttp.ErrSmallBuffer](err); ok {
+		return &Error{
+			Status: fasthttp.StatusRequestHeaderFieldsTooLarge, Type: typeInvalid, Code: "headers_too_large",
+			Message: "the request headers are larger than " + cfg.MaxHeaders.String() + " (max_headers)",
+		}
+	}
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+		return &Error{
+			Status: fasthttp.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
+			Message: "the request did not arrive in time (timeouts.read_headers " + cfg.Timeouts.ReadHeaders.String() + ", timeouts.read_body " + cfg.Timeouts.ReadBody.String() + ")",
+		}
+	}
+	return &Error{
+		Status: fasthttp.StatusBadRequest, Type: typeInvalid, Code: "invalid_request",
+		Message: "the request could not be read as HTTP/1.1", Cause: err,
+	}
+}

@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"penstock/gateway/body"
+	"penstock/gateway/relay"
+	"penstock/limits"
+	"penstock/router"
+)
+
+// asError is the one place where whatever went wrong becomes what a client
+// sees. What is not known is a 500 without details.
+func asError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*body.Error](err); ok {
+		return invalid(e.Code, e.Param, "%s", e.Message)
+	}
+	if e, ok := errors.AsType[*limits.Refusal](err); ok {
+		return refusalError(e)
+	}
+	if e, ok := errors.AsType[*relay.Error](err); ok {
+		return verdictError(relay.Decide(relay.Facts{Err: e, Started: true}), relay.Answer{}, e)
+	}
+	switch {
+	case errors.Is(err, relay.ErrClientGone), errors.Is(err, context.Canceled):
+		return errClientGone
+	case errors.Is(err, router.ErrNoReplica):
+		return noReplica("")
+	}
+	return internalError(err)
+}
+
+// noReplica is what a request gets of whose model no replica answers.
+func noReplica(model string) *Error {
+	e := serverError(fasthttp.StatusServiceUnavailable, "no_healthy_replica", "no replica can take requests now; GET /replicas on the admin listener says why")
+	if model != "" {
+		e.Message = "no replica of model " + model + " can take requests now; GET /replicas on the admin listener says why"
+	}
+	e.RetryAfter, e.Retry = 2*time.Second, retryYes
+	return e
+}
+
+// refusalError is a limit's refusal: 429 for what is the caller's, 503 for our capacity.
+func refusalError(f *limits.Refusal) *Error {
+	e := &Error{Status: fasthttp.StatusTooManyRequests, Code: "rate_limit_exceeded", Type: f.Kind.Type(), Message: f.Error(), RetryAfter: f.RetryAfter, Retry: retryYes}
+	switch f.Kind {
+	case limits.KindQueueFull:
+		e.Code, e.Type = "queue_full", typeQueue
+	case limits.KindQueueTimeout:
+		e.Status, e.Code, e.Type = fasthttp.StatusServiceUnavailable, "queue_timeout", typeServer
+	case limits.KindUnavailable:
+		e.Status, e.Code, e.Type = fasthttp.StatusServiceUnavailable, "limits_unavailable", typeServer
+	}
+	if f.TooLarge {
+		e.Retry, e.RetryAfter = retryNo, 0
+	}
+	return e
+}
+
+// verdictError is a failed attempt, after which no other is tried.
+func verdictError(v relay.Verdict, ans relay.Answer, cause error) *Error {
+	e := serverError(v.Status, v.Code, "%s", verdictMessage(v.Code, ans))
+	e.Cause = cause
+	switch v.Code {
+	case "engine_overloaded", "draining", "no_healthy_replica":
+		e.RetryAfter, e.Retry = max(time.Second, v.RetryAfter), retryYes
+	case "internal_error":
+		return internalError(cause)
+	case errClientGone.Code:
+		return errClientGone
+	}
+	return e
+}
+
+func verdictMessage(code string, ans relay.Answer) string {
+	switch code {
+	case "engine_overloaded":
+		return "the engine answered " + strconv.Itoa(ans.Status) + ": it is overloaded, and so were the others that could be tried"
+	case "upstream_disconnected":
+		return "the engine closed the connection before its answer was complete"
+	case "first_token_timeout":
+		return "the engine sent no first token within timeouts.first_token"
+	case "stream_idle_timeout":
+		return "the engine sent nothing more for timeouts.idle"
+	case "upstream_timeout":
+		return "the engine did not finish within timeouts.request"
+	case "draining":
+		return "the gateway is shutting down and timeouts.drain is over"
+	case "no_healthy_replica":
+		return "the replica that had the request was taken away, and no other can take it"
+	}
+	if ans.Status > 0 {
+		return "the engine failed with status " + strconv.Itoa(ans.Status)
+	}
+	return "the engine could not be reached, or what it answered could not be read"
+}
+
+// limitHeaders are on every answer of a limited key: the state as of the
+// decision, of the refusal where that is the answer.
+func (r *request) limitHeaders(err error) {
+	var st limits.State
+	mode := r.s.limiter.Mode()
+	if f, ok := errors.AsType[*limits.Refusal](err); ok {
+		st, mode = f.State, f.Mode
+	} else if r.reservation != nil {
+		st = r.reservation.State()
+	}
+	h := &r.ctx.Response.Header
+	if mode.Degraded() {
+		h.Set("X-Penstock-Limits-Mode", mode.String())
+	}
+	setLevel(h, "requests", st.Requests)
+	setLevel(h, "tokens", st.Tokens)
+	if r.snap.cfg.Limits.IETFHeaders {
+		if policy, limit := st.IETF(); policy != "" {
+			h.Set("RateLimit-Policy", policy)
+			h.Set("RateLimit", limit)
+		}
+	}
+}
+
+func setLevel(h *fasthttp.ResponseHeader, unit string, l limits.Level) {
+	if l.Limit == 0 {
+		return
+	}
+	h.Set("X-Ratelimit-Limit-"+unit, strconv.FormatInt(l.Limit, 10))
+	h.Set("X-Ratelimit-Remaining-"+unit, strconv.FormatInt(max(0, l.Remaining), 10))
+	h.Set("X-Ratelimit-Reset-"+unit, limits.FormatReset(l.Reset))
+}
+
+func millis(d time.Duration) float64 {
+	return math.Round(float64(d)/float64(time.Microsecond)) / 1000
+}

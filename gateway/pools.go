@@ -1,0 +1,474 @@
+package gateway
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/configs"
+	"penstock/engine"
+	"penstock/gateway/relay"
+	"penstock/limits"
+	"penstock/metrics"
+	"penstock/router"
+)
+
+// pool is one model: its replicas as the router sees them, its queue, and what
+// has been learned of it. It lives as long as its name is configured or served.
+type pool struct {
+	name      string
+	created   time.Time
+	config    atomic.Pointer[configs.Model]
+	router    *router.Pool
+	queue     *limits.Queue
+	estimator *limits.Estimator
+	metrics   *metrics.Model
+	members   atomic.Pointer[map[*router.Replica]*member] // copied on write, under pools.mu
+	roles     atomic.Bool                                 // some replica is not for everything
+}
+
+// member is one replica of a pool: the engine's side and the router's.
+type member struct {
+	pool    *pool
+	engine  *engine.Replica
+	route   *router.Replica
+	metrics *metrics.Replica
+}
+
+// target is what a model name that a client sends stands for.
+type target struct {
+	pool *pool
+	lora string // the adapter's name; empty: the model itself
+}
+
+// table is every name that clients may use, as of one moment.
+type table struct {
+	names map[string]target
+	list  []modelEntry // in the order of /v1/models
+}
+
+// modelEntry is one model of /v1/models.
+type modelEntry struct {
+	id, root, parent string
+	maxModelLen      int
+	created          time.Time
+}
+
+// pools is all models and how their replicas are reached. Its methods may be
+// called at once; what a request needs of it is read without its lock.
+type pools struct {
+	relay   *relay.Relay
+	metrics *metrics.Metrics
+	log     *slog.Logger
+
+	mu        sync.Mutex
+	byName    map[string]*pool
+	members   map[*engine.Replica]*member
+	upstreams map[*engine.Conn]*relay.Upstream
+	cfg       *configs.Config
+
+	current atomic.Pointer[table]
+	live    sync.Map // *engine.Conn → *relay.Upstream; read by requests
+}
+
+func newPools(r *relay.Relay, m *metrics.Metrics, log *slog.Logger) *pools {
+	p := &pools{
+		relay: r, metrics: m, log: log,
+		byName:    map[string]*pool{},
+		members:   map[*engine.Replica]*member{},
+		upstreams: map[*engine.Conn]*relay.Upstream{},
+	}
+	p.current.Store(&table{names: map[string]target{}})
+	return p
+}
+
+// apply takes over a configuration: pools of models that stay keep everything
+// but their settings, those of models that are gone are dropped.
+func (p *pools) apply(cfg *configs.Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cfg = cfg
+	for _, pl := range p.byName {
+		pl.configure(cfg, p.modelConfig(pl.name))
+	}
+	for i := range cfg.Models {
+		if name := cfg.Models[i].Name; name != "" {
+			p.pool(name)
+		}
+	}
+	p.rebuild()
+}
+
+// modelConfig is the configuration of the model of that name: its own entry, or
+// the first one that names no model.
+func (p *pools) modelConfig(name string) *configs.Model {
+	var unnamed *configs.Model
+	for i := range p.cfg.Models {
+		m := &p.cfg.Models[i]
+		if m.Name == name {
+			return m
+		}
+		if m.Name == "" && unnamed == nil {
+			unnamed = m
+		}
+	}
+	return unnamed
+}
+
+// pool finds or makes the pool of that name. The lock is held.
+func (p *pools) pool(name string) *pool {
+	if pl, ok := p.byName[name]; ok {
+		return pl
+	}
+	m := named(p.modelConfig(name), name)
+	pl := &pool{
+		name: name, created: time.Now(),
+		router:    router.NewPool(routerOptions(p.cfg, m)),
+		estimator: limits.NewEstimator(p.cfg.Limits.TokensPerImage),
+	}
+	pl.queue = limits.NewQueue(name, m.Queue, pl.prefillRate)
+	pl.members.Store(&map[*router.Replica]*member{})
+	pl.config.Store(m)
+	p.byName[name] = pl
+	p.nameMetrics()
+	pl.metrics = p.metrics.Model(name)
+	return pl
+}
+
+// named is a model's configuration under the name that it is known by; one
+// that no entry configures any more keeps nothing but its name.
+func named(m *configs.Model, name string) *configs.Model {
+	var c configs.Model
+	if m != nil {
+		c = *m
+	}
+	c.Name = name
+	return &c
+}
+
+// nameMetrics tells the metrics which models and keys there are. The lock is held.
+func (p *pools) nameMetrics() {
+	keys := []string{anonymous}
+	for i := range p.cfg.Keys {
+		keys = append(keys, p.cfg.Keys[i].Name)
+	}
+	p.metrics.SetNames(slices.Sorted(maps.Keys(p.byName)), keys)
+}
+
+// configure takes over changed settings.
+func (pl *pool) configure(cfg *configs.Config, m *configs.Model) {
+	m = named(m, pl.name)
+	pl.config.Store(m)
+	pl.router.SetOptions(routerOptions(cfg, m))
+	pl.queue.Configure(m.Queue)
+}
+
+func routerOptions(cfg *configs.Config, m *configs.Model) router.Options {
+	return router.Options{
+		Policy: m.Policy, BlockTokens: cfg.Routing.BlockTokens, IndexFactor: cfg.Routing.IndexFactor,
+		StreamWeight: cfg.Routing.StreamWeight, RunningAllowance: cfg.Routing.RunningAllowance,
+		ScoreTokens: cfg.Scoring.MaxInFlightTokens, Seed: uint64(time.Now().UnixNano()),
+	}
+}
+
+// prefillRate is what one of the replicas prefills, in tokens per second.
+func (pl *pool) prefillRate() float64 {
+	var sum float64
+	rs := pl.router.Replicas()
+	for _, r := range rs {
+		sum += r.Stats().PrefillRate
+	}
+	return sum / float64(max(1, len(rs)))
+}
+
+// add takes a replica in; its engine has told what it is.
+func (p *pools) add(r *engine.Replica, c engine.Capacity) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.members[r]; ok {
+		return
+	}
+	pl := p.pool(r.Model())
+	m := &member{pool: pl, engine: r, metrics: p.metrics.Replica(pl.name, r.ID())}
+	m.route = pl.router.Add(r.ID(), capacity(c), r.Usable)
+	p.members[r] = m
+	next := maps.Clone(*pl.members.Load())
+	next[m.route] = m
+	pl.setMembers(next)
+	p.rebuild()
+	pl.queue.Kick()
+}
+
+// remove takes a replica out. Its requests go on to their end.
+func (p *pools) remove(r *engine.Replica) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, ok := p.members[r]
+	if !ok {
+		return
+	}
+	delete(p.members, r)
+	m.pool.router.Remove(m.route)
+	next := maps.Clone(*m.pool.members.Load())
+	delete(next, m.route)
+	m.pool.setMembers(next)
+	p.metrics.RemoveReplica(m.pool.name, r.ID())
+	if len(next) == 0 && p.namedNowhere(m.pool.name) {
+		delete(p.byName, m.pool.name)
+		p.nameMetrics()
+	}
+	p.rebuild()
+	p.closeUnused()
+}
+
+func (pl *pool) setMembers(next map[*router.Replica]*member) {
+	roles := false
+	for _, m := range next {
+		roles = roles || !m.engine.HasRole(roleChat) || !m.engine.HasRole(roleScoring)
+	}
+	pl.roles.Store(roles)
+	pl.members.Store(&next)
+}
+
+// namedNowhere says that no configuration entry names the model: it was served.
+func (p *pools) namedNowhere(name string) bool {
+	return !slices.ContainsFunc(p.cfg.Models, func(m configs.Model) bool { return m.Name == name })
+}
+
+// closeUnused drops the connections to URLs, or with settings, that are gone. The lock is held.
+func (p *pools) closeUnused() {
+	used := make(map[*engine.Conn]bool, len(p.members))
+	for r := range p.members {
+		used[r.Conn()] = true
+	}
+	for c, up := range p.upstreams {
+		if !used[c] {
+			delete(p.upstreams, c)
+			p.live.Delete(c)
+			up.Close()
+		}
+	}
+}
+
+// upstream is the connections to an engine, made on first use.
+func (p *pools) upstream(c *engine.Conn) (*relay.Upstream, error) {
+	if up, ok := p.live.Load(c); ok {
+		return up.(*relay.Upstream), nil //nolint:forcetypeassert // the map holds nothing else
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if up, ok := p.upstreams[c]; ok {
+		return up, nil
+	}
+	up, err := p.relay.NewUpstream(relay.UpstreamOptions{URL: c.URL, TLS: c.TLS, Key: c.Key})
+	if err != nil {
+		return nil, err
+	}
+	p.upstreams[c] = up
+	p.live.Store(c, up)
+	return up, nil
+}
+
+// rebuild makes the table of names. The lock is held.
+func (p *pools) rebuild() {
+	t := &table{names: map[string]target{}}
+	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
+		pl := p.byName[name]
+		t.add(pl)
+		for _, alias := range p.aliases(pl) {
+			if _, taken := t.names[alias]; !taken {
+				t.names[alias] = target{pool: pl}
+			}
+		}
+	}
+	p.current.Store(t)
+}
+
+// aliases are a pool's other names. Those of an entry without a name belong to
+// the first model that its engines serve.
+func (p *pools) aliases(pl *pool) []string { return pl.config.Load().Aliases }
+
+// add lists a pool's model and the adapters that its engines serve.
+func (t *table) add(pl *pool) {
+	e := modelEntry{id: pl.name, created: pl.created}
+	adapters := map[string]engine.ModelInfo{}
+	for _, m := range *pl.members.Load() {
+		e.maxModelLen = max(e.maxModelLen, m.engine.MaxModelLen())
+		for _, s := range m.engine.Served() {
+			if s.Parent != "" {
+				adapters[s.ID] = s
+			} else if e.root == "" && s.ID == pl.name {
+				e.root = s.Root
+			}
+		}
+	}
+	t.names[pl.name] = target{pool: pl}
+	t.list = append(t.list, e)
+	for _, id := range slices.Sorted(maps.Keys(adapters)) {
+		if _, taken := t.names[id]; taken {
+			continue
+		}
+		a := adapters[id]
+		t.names[id] = target{pool: pl, lora: id}
+		t.list = append(t.list, modelEntry{id: id, root: a.Root, parent: pl.name, maxModelLen: a.MaxModelLen, created: pl.created})
+	}
+}
+
+// defaultModel is the alias of requests that name no model.
+const defaultModel = "default"
+
+// find is what a model's name stands for. Without a name it is the alias
+// "default", or the only model.
+func (p *pools) find(name string) (target, error) {
+	t := p.current.Load()
+	if name != "" {
+		if tg, ok := t.names[name]; ok {
+			return tg, nil
+		}
+		return target{}, modelNotFound(name, t)
+	}
+	if tg, ok := t.names[defaultModel]; ok {
+		return tg, nil
+	}
+	if len(t.list) == 1 {
+		return t.names[t.list[0].id], nil
+	}
+	if len(t.list) == 0 {
+		return target{}, noReplica("")
+	}
+	return target{}, invalid("missing_required_parameter", "model", "the request names no model, and there are several: %s", strings.Join(t.ids(), ", "))
+}
+
+func (t *table) ids() []string {
+	ids := make([]string, len(t.list))
+	for i, e := range t.list {
+		ids[i] = e.id
+	}
+	return ids
+}
+
+func modelNotFound(name string, t *table) *Error {
+	const most = 20
+	msg := "the model '" + clip(name, 200) + "' does not exist here"
+	if ids := t.ids(); len(ids) > 0 && len(ids) <= most {
+		msg += "; there are: " + strings.Join(ids, ", ")
+	}
+	return &Error{Status: 404, Type: typeInvalid, Code: "model_not_found", Param: "model", Message: msg}
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		return s[:n] + "…"
+	}
+	return s
+}
+
+func capacity(c engine.Capacity) router.Capacity {
+	rc := router.Capacity{KVTokens: c.KVTokens, MaxRunning: c.MaxRunning, PageSize: c.PageSize}
+	if c.RunningBy == "learned" {
+		rc.MaxRunning = 0 // the router learns it
+	}
+	return rc
+}
+
+// Roles of replicas.
+const (
+	roleChat    = "chat"
+	roleScoring = "scoring"
+)
+
+// on takes the fleet's events, one at a time.
+func (s *Server) onEngine(ev engine.Event) {
+	p := s.pools
+	if ev.Type == engine.Added {
+		p.add(ev.Replica, ev.Capacity)
+		return
+	}
+	m := p.member(ev.Replica)
+	if m == nil {
+		return
+	}
+	switch ev.Type {
+	case engine.Removed:
+		p.remove(ev.Replica)
+	case engine.Restarted:
+		m.route.Flush()
+	case engine.CapacityChanged:
+		m.route.SetCapacity(capacity(ev.Capacity))
+		m.pool.queue.Kick()
+	case engine.Unhealthy:
+		s.attempts.cancelOn(m, relay.ErrUnhealthy)
+	case engine.Healthy, engine.StateChanged:
+		m.pool.queue.Kick()
+	case engine.LoadReported:
+		m.route.Observe(ev.At, router.Load{
+			Running: ev.Load.Running, Waiting: ev.Load.Waiting, WaitingTokens: ev.Load.WaitingUncached,
+			PrefillRate: ev.Load.PrefillRate, Age: max(0, ev.At.Sub(ev.Load.At)),
+		})
+	case engine.ProbeFailed:
+		m.metrics.ProbeFailed()
+	case engine.PollFailed:
+		m.metrics.LoadPollFailed()
+	case engine.RanksIgnored:
+		m.metrics.Misrouted(ev.Count)
+	}
+}
+
+// config is the configuration in force; nil before the first.
+func (p *pools) config() *configs.Config {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cfg
+}
+
+// member is the replica's place in its pool; nil: it has none yet.
+func (p *pools) member(r *engine.Replica) *member {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.members[r]
+}
+
+// all is every pool, in the order of names.
+func (p *pools) all() []*pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]*pool, 0, len(p.byName))
+	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
+		out = append(out, p.byName[name])
+	}
+	return out
+}
+
+// kickAll looks whether what waits fits now.
+func (p *pools) kickAll() {
+	for _, pl := range p.all() {
+		pl.queue.Kick()
+	}
+}
+
+// slotFree is told of a concurrency slot: the key's requests may wait for any model.
+func (p *pools) slotFree(string, string) { p.kickAll() }
+
+// waiting is how many requests wait, over all models.
+func (p *pools) waiting() int {
+	n := 0
+	for _, pl := range p.all() {
+		n += pl.queue.Len()
+	}
+	return n
+}
+
+// close closes the connections to all engines.
+func (p *pools) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c, up := range p.upstreams {
+		up.Close()
+		p.live.Delete(c)
+	}
+	clear(p.upstreams)
+}
