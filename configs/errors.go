@@ -36,6 +36,34 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// origin is where a configuration's keys stand.
+type origin struct {
+	file  string
+	lines map[string]int
+}
+
+// ErrorAt is a mistake at key (as models[0].engines[1].url) that only its use
+// has shown, in the form of those that Load reports. The text must not hold a
+// secret.
+func (c *Config) ErrorAt(key, text string) *Error {
+	e := &Error{Key: key, Text: printable(text)}
+	if c.origin != nil {
+		e.File, e.Line = c.origin.file, lineAt(c.origin.lines, key)
+	}
+	return e
+}
+
+// lineAt is where key stands, or the nearest key above it.
+func lineAt(lines map[string]int, key string) int {
+	for key != "" {
+		if line, ok := lines[key]; ok {
+			return line
+		}
+		key = key[:max(0, strings.LastIndexAny(key, ".["))]
+	}
+	return 0
+}
+
 // maxProblems bounds the mistakes reported: a file that is no configuration at
 // all should not fill the screen.
 const maxProblems = 100

@@ -68,6 +68,7 @@ func Parse(name string, data []byte, getenv Getenv) (*Config, error) {
 		return nil, err
 	}
 	c.inherit()
+	c.origin = &origin{file: name, lines: d.lines}
 	return c, nil
 }
 

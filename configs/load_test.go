@@ -118,7 +118,7 @@ func TestGoodFilesLoadAndTheirRedactedFormHasTheSameEffect(t *testing.T) {
 			if strings.Contains(string(shown), redacted) {
 				return // a literal that should not have been there: not the same, by design
 			}
-			again.refs, c.refs = nil, nil
+			again.refs, again.origin, c.refs, c.origin = nil, nil, nil, nil
 			if !reflect.DeepEqual(c, again) {
 				t.Errorf("%s: the redacted form has another effect\ngot:  %+v\nwant: %+v", path, again, c)
 			}
@@ -131,7 +131,7 @@ func TestNoFileAnEmptyFileAndDefaultAreTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty.refs = nil
+	empty.refs, empty.origin = nil, nil
 	if want := Default(); !reflect.DeepEqual(empty, want) {
 		t.Errorf("an empty file: got %+v, want Default(), %+v", empty, want)
 	}

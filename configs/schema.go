@@ -49,6 +49,8 @@ type Config struct {
 
 	// refs are the values that refer to the environment, by key: what Redacted shows in their stead.
 	refs map[string]ref
+	// origin is where the keys stand; nil without a file.
+	origin *origin
 }
 
 // ListenTLS is the certificate of a listener. Both empty: plain HTTP.

@@ -58,16 +58,7 @@ func (v *validator) show(key string, value any) string {
 	return fmt.Sprint(value)
 }
 
-// line is where key stands, or the nearest key above it.
-func (v *validator) line(key string) int {
-	for key != "" {
-		if line, ok := v.lines[key]; ok {
-			return line
-		}
-		key = key[:max(0, strings.LastIndexAny(key, ".["))]
-	}
-	return 0
-}
+func (v *validator) line(key string) int { return lineAt(v.lines, key) }
 
 // given says whether the file holds key; isSet answers for what was made in
 // code.
