@@ -88,21 +88,21 @@ func (b *bucket) wait(cost, ahead int64, r rate) int64 {
 }
 
 // charge adds tokens under a sequence number above all before it. newest is
-// the newest charge not settled yet: a top layer above it is nobody's any more.
+// the newest charge not settled yet. It is called for charges that do not count
+// here too, with 0.
 func (b *bucket) charge(seq, tokens, newest int64) {
-	if tokens > 0 {
-		b.push(seq, tokens*unit, newest)
-	}
+	b.push(seq, max(0, tokens)*unit, newest)
 }
 
-// push puts units on top.
+// push puts units on top. A top layer newer than the newest unsettled charge is
+// nobody's any more: it becomes seq's.
 func (b *bucket) push(seq, units, newest int64) {
 	b.used += units
 	if top := len(b.layers) - 1; top >= 0 && b.layers[top].seq > newest {
 		b.layers[top] = layer{seq, b.layers[top].amount + units}
-		return
+	} else if units > 0 {
+		b.layers = append(b.layers, layer{seq, units})
 	}
-	b.layers = append(b.layers, layer{seq, units})
 }
 
 // settle ends the charge seq, of which next is the oldest after it that is not

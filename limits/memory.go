@@ -230,10 +230,11 @@ func (e *entry) charge(seq int64, r *Reservation, s *scopeState) {
 		newest = e.live[n-1]
 	}
 	for k := range rates {
+		b := &e.buckets[k]
 		if s.rate(k, r.share).limit == 0 {
+			b.charge(seq, 0, newest)
 			continue
 		}
-		b := &e.buckets[k]
 		b.charge(seq, r.cost.of(k), newest)
 		s.used[k] = b.used
 		s.charged |= 1 << k
