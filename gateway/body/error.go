@@ -32,6 +32,9 @@ func invalid(param, format string, args ...any) *Error {
 
 // wrongType says that the value at b[i] is not what param takes; want has its article.
 func wrongType(param, want string, b []byte, i int) *Error {
+	if _, err := scan.Value(b, i, 0); err != nil {
+		return syntax(err)
+	}
 	got := scan.KindAt(b, i).String()
 	if end, integer, err := scan.Number(b, i); err == nil && end > i {
 		if got = "an integer"; !integer {
