@@ -50,7 +50,7 @@ func (s *Server) change(next http.HandlerFunc) http.HandlerFunc {
 		got := []byte(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		if len(want) > 0 && subtle.ConstantTimeCompare(got, want) != 1 {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			writeError(w, &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "this needs the admin key (admin.key), as \"Authorization: Bearer KEY\""})
+			writeError(w, &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "This needs the admin key (admin.key), as \"Authorization: Bearer KEY\"."})
 			return
 		}
 		next(w, r)
@@ -66,7 +66,7 @@ func (s *Server) adminReady(w http.ResponseWriter, _ *http.Request) {
 	}
 	switch {
 	case s.draining.Load():
-		writeError(w, serverError(http.StatusServiceUnavailable, "draining", "this gateway is shutting down"))
+		writeError(w, serverError(http.StatusServiceUnavailable, "draining", "This gateway is shutting down."))
 	case usable == 0:
 		writeError(w, noReplica(""))
 	default:
@@ -173,7 +173,7 @@ func (s *Server) adminAdd(w http.ResponseWriter, r *http.Request) {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&in); err != nil {
-		writeError(w, invalid("invalid_json", "", "the body is not a replica: %v; expected {\"url\": …, \"model\": …} and optionally id, kind, dp_ranks, first_rank, max_running, kv_tokens, roles", err))
+		writeError(w, invalid("invalid_json", "", "The body is not a replica: %v; expected {\"url\": …, \"model\": …} and optionally id, kind, dp_ranks, first_rank, max_running, kv_tokens, roles", err))
 		return
 	}
 	id, err := s.fleet.Add(in.Model, configs.Engine{
@@ -204,7 +204,7 @@ func (s *Server) adminDrain(w http.ResponseWriter, r *http.Request) {
 	if !drain {
 		var undrain bool
 		if id, undrain = strings.CutSuffix(path, "/undrain"); !undrain {
-			writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url", Message: "unknown action on a replica; there are /replicas/{id}/drain and /replicas/{id}/undrain"})
+			writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url", Message: "Unknown action on a replica. There are /replicas/{id}/drain and /replicas/{id}/undrain."})
 			return
 		}
 	}
@@ -258,7 +258,7 @@ func (s *Server) adminReload(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), reloadTimeout)
 	defer cancel()
 	if err := s.Reload(ctx); err != nil {
-		writeError(w, invalid("invalid_config", "", "the configuration was not reloaded, and the one before stays in force: %v", err))
+		writeError(w, invalid("invalid_config", "", "The configuration was not reloaded, and the one before stays in force: %v", err))
 		return
 	}
 	snap := s.snapshot.Load()
@@ -274,7 +274,7 @@ func (s *Server) adminRequests(w http.ResponseWriter, r *http.Request) {
 func (s *Server) adminRequest(w http.ResponseWriter, r *http.Request) {
 	e, ok := s.recent.find(r.PathValue("id"))
 	if !ok {
-		writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "no request " + clip(r.PathValue("id"), 128) + " among the last 1000"})
+		writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No request " + clip(r.PathValue("id"), 128) + " among the last 1000."})
 		return
 	}
 	writeJSON(w, http.StatusOK, e)

@@ -93,7 +93,7 @@ func (r *request) readWait() error {
 		}
 	}
 	if err != nil || d < 0 {
-		return invalid("invalid_value", "x-penstock-max-wait", "the header x-penstock-max-wait is %q; expected seconds, or a duration such as 20s", clip(v, 40))
+		return invalid("invalid_value", "x-penstock-max-wait", "The header x-penstock-max-wait is %q. Expected seconds, or a duration such as 20s.", clip(v, 40))
 	}
 	r.clientWait = max(d, time.Millisecond)
 	return nil

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Cause }
 
 // clientGone is the outcome of a request whose client left; nobody reads it.
-var errClientGone = &Error{Status: 499, Type: typeInvalid, Code: "client_closed_request", Message: "the client closed the connection"}
+var errClientGone = &Error{Status: 499, Type: typeInvalid, Code: "client_closed_request", Message: "The client closed the connection."}
 
 func invalid(code, param, format string, args ...any) *Error {
 	return &Error{Status: fasthttp.StatusBadRequest, Type: typeInvalid, Code: code, Param: param, Message: fmt.Sprintf(format, args...)}
@@ -67,7 +68,7 @@ func serverError(status int, code, format string, args ...any) *Error {
 func internalError(cause error) *Error {
 	return &Error{
 		Status: fasthttp.StatusInternalServerError, Type: typeServer, Code: "internal_error",
-		Message: "an error inside the gateway; its log names it by this answer's x-request-id", Cause: cause,
+		Message: "An error inside the gateway. Its log names it by this answer's x-request-id.", Cause: cause,
 	}
 }
 
@@ -80,11 +81,18 @@ func (e *Error) body(s shape, requestID string) []byte {
 	default:
 		v = openAIError{Error: openAIDetail{Message: e.Message, Type: e.Type, Param: nullable(e.Param), Code: nullable(e.Code)}}
 	}
-	b, err := json.Marshal(v)
-	if err != nil { // strings only: cannot happen
+	return encode(v)
+}
+
+// encode is v as JSON, with < and > as they are. v holds strings only, so it cannot fail.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
 		panic(err)
 	}
-	return b
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // event is the error as the last server-sent event of a stream.
@@ -93,13 +101,10 @@ func (e *Error) event(s shape, requestID string) []byte {
 	case shapeAnthropic:
 		return fmt.Appendf(nil, "event: error\ndata: %s\n\n", e.body(s, requestID))
 	case shapeResponses:
-		b, err := json.Marshal(responsesError{
+		b := encode(responsesError{
 			Type: "error", Code: nullable(e.Code), Message: e.Message, Param: nullable(e.Param),
 			Error: openAIDetail{Message: e.Message, Type: e.Type, Param: nullable(e.Param), Code: nullable(e.Code)},
 		})
-		if err != nil {
-			panic(err)
-		}
 		return fmt.Appendf(nil, "event: error\ndata: %s\n\n", b)
 	default:
 		return fmt.Appendf(nil, "data: %s\n\n", e.body(s, requestID))

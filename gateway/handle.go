@@ -47,13 +47,13 @@ func (s *Server) accepts(r *request) error {
 	h := &r.ctx.Request.Header
 	if len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0 && len(h.Peek(fasthttp.HeaderContentLength)) > 0 {
 		r.ctx.SetConnectionClose()
-		return invalid("invalid_request", "", "the request has both Content-Length and Transfer-Encoding")
+		return invalid("invalid_request", "", "The request has both Content-Length and Transfer-Encoding.")
 	}
 	if s.draining.Load() && !r.route.whileDraining {
 		r.ctx.SetConnectionClose()
 		return &Error{
 			Status: fasthttp.StatusServiceUnavailable, Type: typeServer, Code: "draining", RetryAfter: time.Second, Retry: retryYes,
-			Message: "this gateway is shutting down and takes no new requests; another, or its successor, will",
+			Message: "This gateway is shutting down and takes no new requests. Another one, or its successor, will.",
 		}
 	}
 	return nil
@@ -170,7 +170,7 @@ func (r *request) checkEngineFields() error {
 	if field == "" {
 		return nil
 	}
-	return invalid("invalid_value", field, "'%s' directs the engine and is not allowed for the key %s (keys[].allow_engine_fields)", field, r.client.name)
+	return invalid("invalid_value", field, "'%s' directs the engine and is not allowed for the key %s (keys[].allow_engine_fields).", field, r.client.name)
 }
 
 // keyPrompt hashes the prompt for the router.

@@ -49,23 +49,23 @@ func (s *Server) intakeError(err error) *Error {
 	if errors.Is(err, fasthttp.ErrBodyTooLarge) {
 		return &Error{
 			Status: fasthttp.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
-			Message: "the request body is larger than " + cfg.MaxBody.String() + " (max_body)",
+			Message: "The request body is larger than " + cfg.MaxBody.String() + " (max_body).",
 		}
 	}
 	if _, ok := errors.AsType[*fasthttp.ErrSmallBuffer](err); ok {
 		return &Error{
 			Status: fasthttp.StatusRequestHeaderFieldsTooLarge, Type: typeInvalid, Code: "headers_too_large",
-			Message: "the request headers are larger than " + cfg.MaxHeaders.String() + " (max_headers)",
+			Message: "The request headers are larger than " + cfg.MaxHeaders.String() + " (max_headers).",
 		}
 	}
 	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
 		return &Error{
 			Status: fasthttp.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
-			Message: "the request did not arrive in time (timeouts.read_headers " + cfg.Timeouts.ReadHeaders.String() + ", timeouts.read_body " + cfg.Timeouts.ReadBody.String() + ")",
+			Message: "The request did not arrive in time (timeouts.read_headers " + cfg.Timeouts.ReadHeaders.String() + ", timeouts.read_body " + cfg.Timeouts.ReadBody.String() + ").",
 		}
 	}
 	return &Error{
 		Status: fasthttp.StatusBadRequest, Type: typeInvalid, Code: "invalid_request",
-		Message: "the request could not be read as HTTP/1.1", Cause: err,
+		Message: "The request could not be read as HTTP/1.1.", Cause: err,
 	}
 }

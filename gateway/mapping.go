@@ -41,9 +41,9 @@ func asError(err error) *Error {
 
 // noReplica is what a request gets of whose model no replica answers.
 func noReplica(model string) *Error {
-	e := serverError(fasthttp.StatusServiceUnavailable, "no_healthy_replica", "no replica can take requests now; GET /replicas on the admin listener says why")
+	e := serverError(fasthttp.StatusServiceUnavailable, "no_healthy_replica", "No replica can take requests now. GET /replicas on the admin listener says why.")
 	if model != "" {
-		e.Message = "no replica of model " + model + " can take requests now; GET /replicas on the admin listener says why"
+		e.Message = "No replica of model " + model + " can take requests now. GET /replicas on the admin listener says why."
 	}
 	e.RetryAfter, e.Retry = 2*time.Second, retryYes
 	return e
@@ -84,24 +84,24 @@ func verdictError(v relay.Verdict, ans relay.Answer, cause error) *Error {
 func verdictMessage(code string, ans relay.Answer) string {
 	switch code {
 	case "engine_overloaded":
-		return "the engine answered " + strconv.Itoa(ans.Status) + ": it is overloaded, and so were the others that could be tried"
+		return "The engine answered " + strconv.Itoa(ans.Status) + ": it is overloaded, and so were the others that could be tried."
 	case "upstream_disconnected":
-		return "the engine closed the connection before its answer was complete"
+		return "The engine closed the connection before its answer was complete."
 	case "first_token_timeout":
-		return "the engine sent no first token within timeouts.first_token"
+		return "The engine sent no first token within timeouts.first_token."
 	case "stream_idle_timeout":
-		return "the engine sent nothing more for timeouts.idle"
+		return "The engine sent nothing more for timeouts.idle."
 	case "upstream_timeout":
-		return "the engine did not finish within timeouts.request"
+		return "The engine did not finish within timeouts.request."
 	case "draining":
-		return "the gateway is shutting down and timeouts.drain is over"
+		return "The gateway is shutting down and timeouts.drain is over."
 	case "no_healthy_replica":
-		return "the replica that had the request was taken away, and no other can take it"
+		return "The replica that had the request was taken away, and no other can take it."
 	}
 	if ans.Status > 0 {
-		return "the engine failed with status " + strconv.Itoa(ans.Status)
+		return "The engine failed with status " + strconv.Itoa(ans.Status) + "."
 	}
-	return "the engine could not be reached, or what it answered could not be read"
+	return "The engine could not be reached, or what it answered could not be read."
 }
 
 // limitHeaders are on every answer of a limited key: the state as of the

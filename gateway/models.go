@@ -57,7 +57,7 @@ func (s *Server) oneModel(r *request) {
 	raw := strings.TrimPrefix(string(r.ctx.URI().PathOriginal()), modelsPrefix)
 	id, err := url.PathUnescape(raw)
 	if err != nil {
-		r.fail(invalid("invalid_value", "model", "the model's name %q is not a valid path", clip(raw, 200)))
+		r.fail(invalid("invalid_value", "model", "The model's name %q is not a valid path.", clip(raw, 200)))
 		return
 	}
 	t := s.pools.current.Load()
@@ -84,7 +84,7 @@ func (s *Server) oneModel(r *request) {
 func notAllowed(c *client, model string) *Error {
 	return &Error{
 		Status: fasthttp.StatusForbidden, Type: typeInvalid, Code: "model_not_allowed", Param: "model",
-		Message: "the key " + c.name + " may not use the model '" + clip(model, 200) + "' (keys[].models)",
+		Message: "The key " + c.name + " may not use the model '" + clip(model, 200) + "' (keys[].models).",
 	}
 }
 

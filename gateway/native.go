@@ -17,7 +17,7 @@ import (
 // ready answers /health and /readyz: 200 while some replica can take requests.
 func (s *Server) ready(r *request) {
 	if s.draining.Load() {
-		r.fail(&Error{Status: fasthttp.StatusServiceUnavailable, Type: typeServer, Code: "draining", RetryAfter: time.Second, Message: "this gateway is shutting down"})
+		r.fail(&Error{Status: fasthttp.StatusServiceUnavailable, Type: typeServer, Code: "draining", RetryAfter: time.Second, Message: "This gateway is shutting down."})
 		return
 	}
 	usable := 0
@@ -174,7 +174,7 @@ func (s *Server) adminOnly(r *request) error {
 	if len(want) > 0 && subtle.ConstantTimeCompare(presentedKey(r.ctx), want) == 1 {
 		return nil
 	}
-	return &Error{Status: fasthttp.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "this path needs the admin key (admin.key)"}
+	return &Error{Status: fasthttp.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "This path needs the admin key (admin.key)."}
 }
 
 // oneResponse reads, cancels or deletes a stored response at the replica that made it.

@@ -340,7 +340,7 @@ func (p *pools) find(name string) (target, error) {
 	if len(t.list) == 0 {
 		return target{}, noReplica("")
 	}
-	return target{}, invalid("missing_required_parameter", "model", "the request names no model, and there are several: %s", strings.Join(t.ids(), ", "))
+	return target{}, invalid("missing_required_parameter", "model", "The request names no model, and there are several: %s.", strings.Join(t.ids(), ", "))
 }
 
 func (t *table) ids() []string {
@@ -353,9 +353,9 @@ func (t *table) ids() []string {
 
 func modelNotFound(name string, t *table) *Error {
 	const most = 20
-	msg := "the model '" + clip(name, 200) + "' does not exist here"
+	msg := "The model '" + clip(name, 200) + "' does not exist here."
 	if ids := t.ids(); len(ids) > 0 && len(ids) <= most {
-		msg += "; there are: " + strings.Join(ids, ", ")
+		msg += " There are: " + strings.Join(ids, ", ") + "."
 	}
 	return &Error{Status: 404, Type: typeInvalid, Code: "model_not_found", Param: "model", Message: msg}
 }

@@ -57,7 +57,7 @@ func responseID(path []byte) string {
 func responseNotFound(id string) *Error {
 	return &Error{
 		Status: fasthttp.StatusNotFound, Type: typeInvalid, Code: "response_not_found", Param: "previous_response_id",
-		Message: "no replica here has the response '" + clip(id, 100) + "': it was never made here, is too old, or its replica is gone",
+		Message: "No replica here has the response '" + clip(id, 100) + "'. It was never made here, is too old, or its replica is gone.",
 	}
 }
 

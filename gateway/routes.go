@@ -103,7 +103,7 @@ func (s *Server) findRoute(ctx *fasthttp.RequestCtx) (*route, error) {
 		allow := strings.Join(rt.methods, ", ")
 		return rt, &Error{
 			Status: fasthttp.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed", Allow: allow,
-			Message: "method " + string(ctx.Method()) + " is not allowed on " + string(path) + "; it takes " + allow,
+			Message: "Method " + string(ctx.Method()) + " is not allowed on " + string(path) + ". It takes " + allow + ".",
 		}
 	}
 	return rt, nil
@@ -134,11 +134,11 @@ func unknownURL(ctx *fasthttp.RequestCtx, known map[string]*route) *Error {
 	path := string(ctx.Path())
 	e := &Error{
 		Status: fasthttp.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
-		Message: "unknown request URL: " + string(ctx.Method()) + " " + path,
+		Message: "Unknown request URL: " + string(ctx.Method()) + " " + path + ".",
 	}
 	for _, guess := range []string{"/v1" + path, strings.TrimPrefix(path, "/v1"), strings.TrimRight(path, "/")} {
 		if _, ok := known[guess]; ok && guess != path {
-			e.Message += "; did you mean " + guess + "?"
+			e.Message += " Did you mean " + guess + "?"
 			break
 		}
 	}

@@ -74,7 +74,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		log: o.Logger, metrics: o.Metrics, options: o,
 		attempts: newAttempts(), recent: newRecent(), routes: map[string]*route{}, responses: newResponseOwners(),
 	}
-	s.looks.New = func() any { return &look{key: router.NewKeyBuilder(cfg.Routing.BlockTokens, cfg.Limits.TokensPerImage)} }
+	s.looks.New = func() any {
+		return &look{key: router.NewKeyBuilder(cfg.Routing.BlockTokens, cfg.Limits.TokensPerImage)}
+	}
 	s.relay = relay.New(relay.Options{MaxEvent: int(cfg.MaxEvent), MaxIdle: cfg.Timeouts.EngineIdle})
 	s.pools = newPools(s.relay, o.Metrics, o.Logger)
 	limiter, err := limits.New(limits.Options{

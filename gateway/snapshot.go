@@ -81,19 +81,19 @@ func (s *snapshot) identify(ctx *fasthttp.RequestCtx, now time.Time) (*client, e
 	if len(key) == 0 {
 		return nil, &Error{
 			Status: fasthttp.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key",
-			Message: "no API key was given: send it as \"Authorization: Bearer KEY\"",
+			Message: "No API key was given. Send it as \"Authorization: Bearer KEY\".",
 		}
 	}
 	sum := sha256.Sum256(key)
 	// The map is keyed by the hash, so its timing tells nothing of any key.
 	c, ok := s.clients[sum]
 	if !ok || subtle.ConstantTimeCompare(sum[:], c.hash[:]) != 1 {
-		return nil, &Error{Status: fasthttp.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "the API key is not known to this gateway"}
+		return nil, &Error{Status: fasthttp.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "The API key is not known to this gateway."}
 	}
 	if !c.expires.IsZero() && !now.Before(c.expires) {
 		return nil, &Error{
 			Status: fasthttp.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key",
-			Message: "the API key of " + c.name + " expired at " + c.expires.UTC().Format(time.RFC3339),
+			Message: "The API key of " + c.name + " expired at " + c.expires.UTC().Format(time.RFC3339) + ".",
 		}
 	}
 	return c, nil
