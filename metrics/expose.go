@@ -12,7 +12,7 @@ import (
 // ContentType is the form in which a scraper with this Accept header gets the
 // page: text, or OpenMetrics, which alone can carry exemplars.
 func ContentType(accept string) string {
-	return string(expfmt.NegotiateIncludingOpenMetrics(http.Header{"Accept": {accept}}))
+	return string(expfmt.NegotiateAccept(http.Header{"Accept": {accept}}, expfmt.DefaultOpenMetricsAcceptedFormats()...))
 }
 
 // Write gathers g and writes its page in the form that ContentType named.

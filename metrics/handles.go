@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -264,8 +265,8 @@ func (h *Replica) BreakerChanged(to string) {
 // children makes one child for each reason, and one for Other.
 func children(vec *prometheus.CounterVec, reasons []string, labels ...string) map[string]prometheus.Counter {
 	all := make(map[string]prometheus.Counter, len(reasons)+1)
-	for _, reason := range append(reasons[:len(reasons):len(reasons)], Other) {
-		all[reason] = vec.WithLabelValues(append(labels[:len(labels):len(labels)], reason)...)
+	for _, reason := range append(slices.Clip(reasons), Other) {
+		all[reason] = vec.WithLabelValues(append(slices.Clip(labels), reason)...)
 	}
 	return all
 }

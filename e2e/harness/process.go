@@ -201,3 +201,23 @@ func (w *tail) String() string {
 	defer w.mu.Unlock()
 	return string(w.buf[max(0, len(w.buf)-tailSize):])
 }
+
+// Background runs another program until the test ends; what it writes is shown
+// when the test fails.
+func Background(t testing.TB, program string, args ...string) {
+	t.Helper()
+	log := &tail{}
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = childAttr()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s wrote:\n%s", program, log.String())
+		}
+	})
+}

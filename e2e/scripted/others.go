@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"net/http"
 	"strings"
@@ -89,17 +90,13 @@ func (c *call) responses() {
 	send := func(typ string, more object) {
 		e := object{"type": typ, "sequence_number": number}
 		number++
-		for k, v := range more {
-			e[k] = v
-		}
+		maps.Copy(e, more)
 		c.event(typ, e)
 	}
 	send("response.created", object{"response": c.response(id, "in_progress", "")})
 	for _, word := range words(text) {
 		delta := object{"delta": word, "logprobs": []any{}}
-		for k, v := range item {
-			delta[k] = v
-		}
+		maps.Copy(delta, item)
 		send("response.output_text.delta", delta)
 	}
 	if c.script == "unfinished" {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -150,9 +151,9 @@ func (u *Upstream) read(w http.ResponseWriter, r *http.Request) (*call, error) {
 }
 
 func (b *request) lastText() string {
-	for i := len(b.Messages) - 1; i >= 0; i-- {
-		if b.Messages[i].Role == "user" {
-			return textOf(b.Messages[i].Content)
+	for _, m := range slices.Backward(b.Messages) {
+		if m.Role == "user" {
+			return textOf(m.Content)
 		}
 	}
 	if len(b.Prompt) > 0 {
