@@ -37,7 +37,8 @@ const onRateLimitWait = "wait"
 // estimate finds what the request will probably use.
 func (r *request) estimate() {
 	v, pl := &r.look.view, r.target.pool
-	r.input = int(pl.estimator.Input(pl.name, r.size()))
+	r.sized = limits.Size{Bytes: v.TextBytes, Tokens: v.TokenIDs, Media: v.Media}
+	r.input = int(pl.estimator.Input(pl.name, r.sized))
 	out := limits.Output{
 		Max: int64(v.MaxTokens), N: v.N, BestOf: v.BestOf, Prompts: v.PromptCount(),
 		Input: int64(r.input), Context: int64(pl.contextLength()),
@@ -47,12 +48,6 @@ func (r *request) estimate() {
 		out.Max = engineDefaultTokens
 	}
 	r.output = int(out.Tokens())
-}
-
-// size is what is known of the input's length.
-func (r *request) size() limits.Size {
-	v := &r.look.view
-	return limits.Size{Bytes: v.TextBytes, Tokens: v.TokenIDs, Media: v.Media}
 }
 
 // engineDefaultTokens is the engines' own max_tokens of a completion that names none.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"penstock/engine"
 	"penstock/gateway/body"
 	"penstock/gateway/relay"
@@ -113,6 +115,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	out := limits.OutcomeFailed
 	if v.Status == errClientGone.Status {
 		out = limits.OutcomeAborted
+		a.abort(up)
 	} else {
 		a.member.metrics.Failed(failReason(ans, err))
 	}
@@ -139,6 +142,9 @@ func (a *attempt) deliver(ans relay.Answer) {
 	r.ownHeaders()
 	if r.look.view.Endpoint == body.Responses {
 		a.rememberResponse(ans.Head())
+	}
+	if !ans.Complete {
+		r.letGo()
 	}
 	ans.Relay(r.ctx, a)
 }
@@ -171,6 +177,9 @@ func (a *attempt) request() *relay.Request {
 		e.Set("cache_salt", jsonString(salt))
 	}
 	a.tellRank(q, e)
+	if a.abortable(v) {
+		e.Set("rid", jsonString(a.call.ID))
+	}
 	if e.Empty() {
 		q.Body = [][]byte{r.ctx.PostBody()}
 		return q
@@ -192,6 +201,38 @@ func (a *attempt) tellRank(q *relay.Request, e *body.Edits) {
 	if a.addr.BodyField != "" {
 		e.Set(a.addr.BodyField, []byte(a.addr.BodyValue))
 	}
+}
+
+// abortable says that the engine can be told to give up this request by its id.
+// SGLang notices by itself within 0.3 s that the client of a stream left, but
+// only within 2 s that of a whole answer.
+func (a *attempt) abortable(v *body.View) bool {
+	if a.member.engine.Tongue() != engine.KindSGLang || v.Stream || v.Has("rid") {
+		return false
+	}
+	return v.Endpoint == body.Chat || v.Endpoint == body.Completions || v.Endpoint == body.Generate
+}
+
+// abortTimeout bounds the telling.
+const abortTimeout = 2 * time.Second
+
+// abort tells the engine to give up, without anybody waiting for it.
+func (a *attempt) abort(up *relay.Upstream) {
+	if !a.abortable(&a.r.look.view) {
+		return
+	}
+	s, id := a.r.s, a.call.ID
+	s.background.Go(func() {
+		call := relay.Call{ID: id, Start: time.Now(), Timeouts: relay.Timeouts{Connect: abortTimeout, Request: abortTimeout}}
+		var resp fasthttp.Response
+		q := &relay.Request{
+			Path: "/abort_request", Dialect: relay.DialectNone, Body: [][]byte{[]byte(`{"rid":"` + id + `"}`)},
+			Set: []relay.Header{{Name: "Content-Type", Value: "application/json"}},
+		}
+		if ans, err := up.Do(&call, q, &resp); err == nil {
+			ans.Discard()
+		}
+	})
 }
 
 // droppedHeaders are the client's that are the gateway's affair alone.

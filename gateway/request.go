@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"penstock/gateway/body"
 	"penstock/gateway/relay"
 	"penstock/limits"
+	"penstock/metrics"
 	"penstock/router"
 )
 
@@ -39,6 +41,7 @@ type request struct {
 
 	reservation *limits.Reservation
 	ticket      *limits.Ticket
+	sized       limits.Size
 	input       int           // estimated prompt tokens
 	output      int           // reserved output tokens
 	clientWait  time.Duration // x-penstock-max-wait; 0: not given
@@ -131,10 +134,34 @@ func (r *request) fail(err error) {
 	} else {
 		r.ctx.SetConnectionClose()
 	}
+	if f, ok := errors.AsType[*limits.Refusal](err); ok {
+		r.s.metrics.Refused(f.Key, refusalReason(f))
+	}
 	r.limitHeaders(err)
 	r.ownHeaders()
 	r.settle()
 }
+
+// refusalReason is a refusal as the metrics count it.
+func refusalReason(f *limits.Refusal) string {
+	if f.TooLarge {
+		return metrics.ReasonTooLarge
+	}
+	return f.Kind.String()
+}
+
+// letGo gives back the body and what was seen of it, once no other attempt can
+// need them: a stream may last an hour.
+func (r *request) letGo() {
+	r.s.looks.Put(r.look)
+	r.look = nil
+	r.choice.Key = router.Key{}
+	r.ctx.Request.ReleaseBody(keptBody)
+}
+
+// keptBody is the size up to which a connection keeps its body buffer for the
+// next request.
+const keptBody = 64 << 10
 
 func (r *request) shape() shape {
 	if r.route == nil {

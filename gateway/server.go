@@ -61,9 +61,10 @@ type Server struct {
 	responseRoute *route
 	responses     *responseOwners
 
-	http      *fasthttp.Server
-	reloading sync.Mutex
-	draining  atomic.Bool
+	http       *fasthttp.Server
+	reloading  sync.Mutex
+	draining   atomic.Bool
+	background sync.WaitGroup // what nobody waits for but Shutdown
 }
 
 // New makes a Server and starts its engines' discovery. It returns without
@@ -201,6 +202,7 @@ func (s *Server) Shutdown() (cut int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = s.http.ShutdownWithContext(ctx)
+	s.background.Wait()
 	s.fleet.Close()
 	_ = s.limiter.Close(ctx)
 	s.pools.close()

@@ -79,7 +79,7 @@ func (a *attempt) used(res relay.Result, out limits.Outcome) limits.Actual {
 func (r *request) learn(res relay.Result) {
 	pl, u := r.target.pool, res.Usage
 	if u.Prompt >= 0 {
-		pl.estimator.Learn(pl.name, r.size(), int64(r.input), int64(u.Prompt))
+		pl.estimator.Learn(pl.name, r.sized, int64(r.input), int64(u.Prompt))
 		pl.metrics.Estimated(r.input, u.Prompt, r.output, max(u.Completion, 0))
 	}
 	r.attempt.member.metrics.Reported(u.Prompt, u.Cached)
