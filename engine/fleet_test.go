@@ -4,12 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"penstock/configs"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestURLAloneTellsEverything(t *testing.T) {
 	sg, vl := newFake(t, KindSGLang, 4), newFake(t, KindVLLM, 4)

@@ -31,7 +31,7 @@ func (s *server) probeLoop(ctx context.Context) {
 		switch {
 		case s.facts.Load() == nil:
 			wait = min(pause, interval)
-			pause *= 2
+			pause = 2 * wait
 		case isRefused(err):
 			wait = min(refusedPause, interval)
 		}

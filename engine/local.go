@@ -2,4 +2,4 @@ package engine
 
 import "errors"
 
-func (f *Fleet) prepareLocal(*entry) error { return errors.New("local: not built in") }
+func (f *Fleet) prepareLocal(*entry, map[string]bool) error { return errors.New("local: not built in") }

@@ -85,7 +85,11 @@ func (p *plan) discard() {
 func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 	f.mu.Lock()
 	have := make(map[string]*entry, len(f.entries))
+	used := make(map[string]bool)
 	for _, e := range f.entries {
+		for _, s := range e.servers {
+			used[s.id] = true
+		}
 		if e.source != sourceAdmin {
 			have[e.key] = e
 		}
@@ -107,7 +111,7 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 				p.all = append(p.all, old)
 				continue
 			}
-			if err := f.prepare(ctx, e); err != nil {
+			if err := f.prepare(ctx, e, used); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", where(m, mi, ei), err))
 				continue
 			}
@@ -167,13 +171,14 @@ func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int
 }
 
 // prepare makes a new entry's source and finds the targets that it starts with.
-func (f *Fleet) prepare(ctx context.Context, e *entry) error {
+// used are the ids given out so far.
+func (f *Fleet) prepare(ctx context.Context, e *entry, used map[string]bool) error {
 	var err error
 	switch e.source {
 	case sourceLaunch:
-		err = f.prepareLaunch(ctx, e)
+		err = f.prepareLaunch(ctx, e, used)
 	case sourceLocal:
-		err = f.prepareLocal(e)
+		err = f.prepareLocal(e, used)
 	case sourceFile:
 		err = f.prepareFile(e)
 	case sourceDNS:
