@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -72,11 +73,16 @@ func Good() Fault {
 // both is a fault that does not depend on what was asked for.
 func both(name string, s Script) Fault { return Fault{name, s, s} }
 
+// apart is long enough that what is written after it is read after what was
+// written before, so that a fault comes after the first byte to the client.
+const apart = 20 * time.Millisecond
+
 // begin writes the beginning of a stream: its headers and two events.
 func begin(c *Conn) {
 	c.Stream()
 	c.Event(Chunk("Hello"))
 	c.Event(Chunk(" there"))
+	c.Pause(apart)
 }
 
 // beginWhole writes the headers of a whole answer and half of its body.
@@ -85,9 +91,13 @@ func beginWhole(c *Conn) {
 	c.Raw(JSON[:len(JSON)/2])
 }
 
-// Matrix is every fault.
-func Matrix() []Fault {
-	return append(connections(), append(statuses(), bodies()...)...)
+// BigEvent is the size that the fault 16mb-event is named after.
+const BigEvent = 16 << 20
+
+// Matrix is every fault. big is the size of the big event, BigEvent or, where
+// time is short, less.
+func Matrix(big int) []Fault {
+	return slices.Concat(connections(), statuses(), bodies(big))
 }
 
 // connections are faults of the connection and of time.
@@ -111,7 +121,7 @@ func connections() []Fault {
 				c.Pause(20 * time.Millisecond)
 				c.Reset()
 			},
-			func(c *Conn) { beginWhole(c); c.Pause(20 * time.Millisecond); c.Reset() },
+			func(c *Conn) { beginWhole(c); c.Pause(apart); c.Reset() },
 		},
 		{
 			"close-without-marker",
@@ -185,21 +195,18 @@ func statuses() []Fault {
 	}
 }
 
-// BigEvent is the size of the event of the fault 16mb-event.
-const BigEvent = 16 << 20
-
 // bodies are answers that are not what their headers say, or not what was asked for.
-func bodies() []Fault {
+func bodies(big int) []Fault {
 	return []Fault{
 		{
 			"16mb-event",
 			func(c *Conn) {
 				begin(c)
-				c.Event(Chunk(strings.Repeat("x", BigEvent)))
+				c.Event(Chunk(strings.Repeat("x", big)))
 				c.Event(Done)
 				c.End()
 			},
-			func(c *Conn) { c.Whole(200, jsonType, `{"x":"`+strings.Repeat("x", BigEvent)+`"}`) },
+			func(c *Conn) { c.Whole(200, jsonType, `{"x":"`+strings.Repeat("x", big)+`"}`) },
 		},
 		{
 			"chunked-garbage",

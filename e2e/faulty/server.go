@@ -194,10 +194,23 @@ type Conn struct {
 	br     *bufio.Reader
 	server *Server
 	keep   bool
+	left   bool // its peer has closed it, and Gone was told
+}
+
+// gone tells Server.Gone, once.
+func (c *Conn) gone() {
+	if !c.left {
+		c.left = true
+		c.server.gone <- time.Now()
+	}
 }
 
 // Raw writes bytes as they are.
-func (c *Conn) Raw(s string) { _, _ = io.WriteString(c.net, s) }
+func (c *Conn) Raw(s string) {
+	if _, err := io.WriteString(c.net, s); err != nil {
+		c.gone()
+	}
+}
 
 // Head writes a status line and headers, each "Name: value".
 func (c *Conn) Head(status int, headers ...string) {
@@ -251,7 +264,7 @@ func (c *Conn) Reset() {
 func (c *Conn) Wait() {
 	for {
 		if _, err := c.br.ReadByte(); err != nil {
-			c.server.gone <- time.Now()
+			c.gone()
 			return
 		}
 	}
@@ -260,6 +273,9 @@ func (c *Conn) Wait() {
 // Pause waits that long, or until the peer closes the connection, of which it
 // reports true.
 func (c *Conn) Pause(d time.Duration) (closed bool) {
+	if c.left {
+		return true
+	}
 	_ = c.net.SetReadDeadline(time.Now().Add(d))
 	defer func() { _ = c.net.SetReadDeadline(time.Time{}) }()
 	_, err := c.br.Peek(1)
@@ -267,6 +283,6 @@ func (c *Conn) Pause(d time.Duration) (closed bool) {
 	if err == nil || (ok && ne.Timeout()) {
 		return false
 	}
-	c.server.gone <- time.Now()
+	c.gone()
 	return true
 }

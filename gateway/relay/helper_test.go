@@ -66,7 +66,7 @@ func newGate(t testing.TB, upstream string, o Options) *gate {
 
 // serve serves the listener until the test ends.
 func (g *gate) serve(ln net.Listener) {
-	srv := &fasthttp.Server{Handler: g.handle, CloseOnShutdown: true, NoDefaultServerHeader: true, Logger: quiet2{}}
+	srv := &fasthttp.Server{Handler: g.handle, CloseOnShutdown: true, NoDefaultServerHeader: true, Logger: noLog{}}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(ln) })
 	g.t.Cleanup(func() {
@@ -79,9 +79,9 @@ func (g *gate) serve(ln net.Listener) {
 	})
 }
 
-type quiet2 struct{}
+type noLog struct{}
 
-func (quiet2) Printf(string, ...any) {}
+func (noLog) Printf(string, ...any) {}
 
 func (g *gate) handle(ctx *fasthttp.RequestCtx) {
 	call := &Call{Start: time.Now(), Timeouts: g.timeouts}
@@ -97,15 +97,21 @@ func (g *gate) handle(ctx *fasthttp.RequestCtx) {
 	s := &sink{g: g, watch: watch}
 	a, err := g.up.Do(call, req, &ctx.Response)
 	s.answer = a
-	if err != nil {
-		gone := watch.Stop()
-		v := Decide(Facts{Err: err, Attempt: 1, MaxAttempts: 1})
-		ctx.Response.Reset()
-		ctx.Error(v.Code, v.Status)
-		g.report(outcome{err: err, gone: gone})
+	v := Decide(Facts{Err: err, Status: a.Status, RetryAfter: a.RetryAfter, Attempt: 1, MaxAttempts: 1})
+	if v.Pass {
+		a.Relay(ctx, s)
 		return
 	}
-	a.Relay(ctx, s)
+	if err == nil {
+		a.Discard()
+	}
+	gone := watch.Stop()
+	ctx.Response.Reset()
+	ctx.Error(v.Code, v.Status)
+	if v.RetryAfter > 0 {
+		ctx.Response.Header.Set("Retry-After", fmt.Sprint(v.RetryAfter.Seconds()))
+	}
+	g.report(outcome{err: err, answer: a, gone: gone})
 }
 
 func (g *gate) report(o outcome) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"time"
@@ -61,6 +62,7 @@ func (x *exchange) startStream(a Answer) (Answer, error) {
 		}
 	}
 	a.FirstAt = time.Now()
+	x.idle = a.FirstAt
 	a.Streamed = true
 	x.phase = PhaseBody
 	if x.stream.failed != nil {
@@ -93,14 +95,12 @@ func (x *exchange) more() (end bool, err error) {
 			return false, err
 		}
 	}
-	for x.br.Buffered() > 0 && !x.frame.ended {
-		data, err := x.take()
-		if err != nil {
-			return false, err
-		}
+	for err == nil && x.br.Buffered() > 0 && !x.frame.ended {
+		var data []byte
+		data, err = x.take()
 		x.stream.buf = append(x.stream.buf, data...)
 	}
-	return x.frame.ended, x.takeEvents(x.frame.ended)
+	return x.frame.ended, cmp.Or(x.takeEvents(x.frame.ended), err)
 }
 
 // takeEvents finds the whole events in the buffer.
@@ -178,35 +178,45 @@ func (x *exchange) keepEvent(end int) {
 // relayStream passes on events until the stream's end.
 func (x *exchange) relayStream(w io.Writer) *Error {
 	s := &x.stream
-	x.idle = time.Now()
+	var err error
 	for {
-		if s.ready > 0 {
-			now := time.Now()
-			x.result.LastAt = now
-			if err := x.write(w, s.buf[:s.ready], now); err != nil {
-				return err
-			}
-			s.buf = s.buf[:copy(s.buf, s.buf[s.ready:])]
-			s.ready = 0
-			x.idle = time.Now() // a slow client's time is not the engine's silence
+		// What came before a failure is passed on first.
+		if werr := x.writeReady(w); werr != nil {
+			return werr
 		}
-		if x.frame.ended || s.closed {
+		if err != nil || x.frame.ended || s.closed {
 			break
 		}
-		if err := x.awaitEvents(); err != nil {
-			if s.ended {
-				break // complete all the same
-			}
-			return x.fail(err)
-		}
+		err = x.awaitEvents()
 	}
-	if !s.ended {
-		if s.errored {
-			return x.newError(KindTruncated, errEngineEnded)
-		}
-		return x.newError(KindTruncated, nil)
+	switch {
+	case s.ended: // complete, whatever came after
+		x.settle(err)
+		return nil
+	case err != nil:
+		return x.fail(err)
+	case s.errored:
+		return x.newError(KindTruncated, errEngineEnded)
 	}
-	x.settle()
+	return x.newError(KindTruncated, nil)
+}
+
+// writeReady writes the events that are ready, and notes since when the engine
+// is waited for: a slow client's time is not the engine's silence, and half an
+// event does not end it.
+func (x *exchange) writeReady(w io.Writer) *Error {
+	s := &x.stream
+	if s.ready == 0 {
+		return nil
+	}
+	now := time.Now()
+	x.result.LastAt = now
+	if err := x.write(w, s.buf[:s.ready], now); err != nil {
+		return err
+	}
+	s.buf = s.buf[:copy(s.buf, s.buf[s.ready:])]
+	s.ready = 0
+	x.idle = time.Now()
 	return nil
 }
 
@@ -227,8 +237,8 @@ func (x *exchange) awaitEvents() error {
 
 // settle reads what follows the end marker, which is dropped, up to the end of
 // the body, so that the connection can serve again. It does not wait for long.
-func (x *exchange) settle() {
-	if x.frame.ended || x.frame.kind == frameClose {
+func (x *exchange) settle(err error) {
+	if err != nil || x.frame.ended || x.frame.kind == frameClose {
 		return
 	}
 	x.limit = until{time.Now().Add(x.up.relay.opts.Settle), LimitIdle}
