@@ -10,6 +10,7 @@ import (
 
 func newCheckCmd(e *env) *cobra.Command {
 	var path string
+	var flags bool
 	cmd := &cobra.Command{
 		Use:   "check --config FILE",
 		Short: "Check a configuration and print what is in effect, without secrets",
@@ -17,9 +18,12 @@ func newCheckCmd(e *env) *cobra.Command {
 as one line with file and line number (exit code 1). A valid one is printed as
 it is in effect: defaults and inheritance written out, what comes from the
 environment as the reference it comes by. The output is itself a configuration
-with the same effect. Nothing is started and no engine is asked.`,
+with the same effect. Nothing is started and no engine is asked.
+
+With --preflight the flags of each launched engine are checked too, against
+what its command's own --help tells.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := configs.Load(path, e.getenv)
 			if err != nil {
 				return err
@@ -28,10 +32,16 @@ with the same effect. Nothing is started and no engine is asked.`,
 			for _, w := range c.Warnings() {
 				log.Warn(w)
 			}
+			if flags {
+				if err := preflight(cmd.Context(), log, c); err != nil {
+					return err
+				}
+			}
 			return printEffective(e, path, c)
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "the configuration file")
+	cmd.Flags().BoolVar(&flags, "preflight", false, "check the flags of launched engines against their commands' own --help")
 	_ = cmd.MarkFlagRequired("config")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	return cmd
