@@ -31,7 +31,10 @@ const childMode = "PENSTOCK_TEST_CHILD"
 func TestMain(m *testing.M) {
 	switch mode := os.Getenv(childMode); mode {
 	case "":
-		goleak.VerifyTestMain(m)
+		// fasthttp's servers leave these two behind, up to ten seconds after their end.
+		goleak.VerifyTestMain(m,
+			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 	case "gateway":
 		beGateway()
 	default:

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"penstock/configs"
+	"penstock/engine/local"
 )
 
 // Where a replica comes from.
@@ -111,7 +113,7 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 				p.all = append(p.all, old)
 				continue
 			}
-			if err := f.prepare(ctx, e, used); err != nil {
+			if err := f.prepare(ctx, e, cmp.Or(m.Upstream, m.Name, local.DefaultModel), used); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", where(m, mi, ei), err))
 				continue
 			}
@@ -171,14 +173,15 @@ func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int
 }
 
 // prepare makes a new entry's source and finds the targets that it starts with.
-// used are the ids given out so far.
-func (f *Fleet) prepare(ctx context.Context, e *entry, used map[string]bool) error {
+// upstream is the name by which the engines are asked for the model; used are
+// the ids given out so far.
+func (f *Fleet) prepare(ctx context.Context, e *entry, upstream string, used map[string]bool) error {
 	var err error
 	switch e.source {
 	case sourceLaunch:
 		err = f.prepareLaunch(ctx, e, used)
 	case sourceLocal:
-		err = f.prepareLocal(e, used)
+		err = f.prepareLocal(e, upstream, used)
 	case sourceFile:
 		err = f.prepareFile(e)
 	case sourceDNS:
