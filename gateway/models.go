@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -123,6 +124,7 @@ func (s *Server) Models() []ModelSummary {
 		for _, r := range pl.router.Replicas() {
 			m.Replicas = append(m.Replicas, r.ID())
 		}
+		slices.Sort(m.Replicas)
 		out = append(out, m)
 	}
 	return out

@@ -36,7 +36,14 @@ embedded replicas, without keys, so that an OpenAI SDK works at once.
 SIGHUP and a change of the file reload the configuration; SIGTERM and SIGINT
 drain: running streams may finish within timeouts.drain.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for flag, addr := range map[string]string{"listen": s.listen, "admin": s.admin} {
+				if _, _, err := net.SplitHostPort(addr); addr != "" && err != nil {
+					return usagef(cmd, "--%s %q: expected host:port, such as 127.0.0.1:8080", flag, addr)
+				}
+			}
+			return s.run(cmd.Context())
+		},
 	}
 	cmd.Flags().StringVar(&s.file, "config", "", "the configuration file (default: none, four local replicas)")
 	cmd.Flags().StringVar(&s.listen, "listen", "", "address for clients, in place of the configuration's (default 127.0.0.1:8080)")
