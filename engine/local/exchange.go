@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine/local/lm"
 	"penstock/engine/local/sched"
 )
 
@@ -214,6 +213,9 @@ func (x *exchange) end() {
 	for _, j := range x.jobs {
 		j.rank.Abort(j.task)
 	}
+	for _, g := range x.gens { // nothing calls them any more
+		g.draw.Release()
+	}
 }
 
 // chosen are the choices to answer with: the n best of each prompt, the same
@@ -234,14 +236,3 @@ func (x *exchange) chosen() []*gen {
 
 // mean is the log-probability per token, by which best_of ranks.
 func (g *gen) mean() float64 { return g.sum / float64(max(1, len(g.tokens))) }
-
-// scratch keeps working memory between requests; each is some kilobytes.
-type scratch struct{ pool sync.Pool }
-
-func (p *scratch) get(m *lm.Model) (x *lm.Scratch, release func()) {
-	x, _ = p.pool.Get().(*lm.Scratch)
-	if x == nil {
-		x = m.NewScratch()
-	}
-	return x, func() { p.pool.Put(x) }
-}

@@ -46,20 +46,20 @@ func sentenceEnds(tok *Tokenizer) []bool {
 	return ends
 }
 
-// addStarts collects how a document and each of its later sentences begin.
+// addStarts collects how a document and each of its paragraphs and sentences
+// begin, prose only: those that go on within code make no sense elsewhere.
 func (m *Model) addStarts(doc []uint32) {
-	add := func(to *[]start, at int) {
-		if at+startLen <= len(doc)-1 {
-			*to = append(*to, start(doc[at:at+startLen]))
-		}
-	}
-	add(&m.openings, 0)
-	for i := 1; i < len(doc)-1; i++ {
-		if m.ends[doc[i-1]] {
-			add(&m.followers, i)
-		}
-		if m.Text(doc[i-1]) == "\n\n" {
-			add(&m.openings, i)
+	for i := 0; i+startLen < len(doc); i++ {
+		here := m.Text(doc[i])
+		switch {
+		case i == 0 || m.Text(doc[i-1]) == "\n\n":
+			if 'A' <= here[0] && here[0] <= 'Z' {
+				m.openings = append(m.openings, start(doc[i:i+startLen]))
+			}
+		case m.ends[doc[i-1]] && classes[here[0]] != space:
+			// a full stop within a name or a number
+		case m.ends[doc[i-1]]:
+			m.followers = append(m.followers, start(doc[i:i+startLen]))
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package lm
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // Model gives exact probabilities of the next token. After a context it backs
 // off to shorter ones by absolute discounting: with c the count of a context
@@ -40,6 +43,9 @@ type Model struct {
 	header    []uint32
 	openings  []start // how documents begin: for a turn's beginning
 	followers []start // how later sentences begin
+
+	samplers sync.Pool
+	heats    heats
 }
 
 // start is how a sentence begins.
@@ -48,7 +54,7 @@ type start [startLen]uint32
 const (
 	root = 0
 	// planMass is the probability of the planned token where a sentence begins.
-	planMass = 0.9
+	planMass = 0.6
 	// endEvery: one sentence in so many is the last.
 	endEvery = 6
 	noPlan   = -1
