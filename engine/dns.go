@@ -22,7 +22,7 @@ const absences = 2
 // and again.
 type dnsWatcher struct {
 	fleet *Fleet
-	entry *entry
+	id    string // begins the engines' ids; "": the address alone
 	url   *url.URL
 	host  string // with the port, for Host headers and certificates
 	port  string
@@ -39,7 +39,7 @@ func (f *Fleet) prepareDNS(ctx context.Context, e *entry) error {
 	if err != nil {
 		return fmt.Errorf("url %q: %w", e.engine.URL, err)
 	}
-	w := &dnsWatcher{fleet: f, entry: e, url: u, host: u.Host, port: port, gone: make(map[netip.Addr]int)}
+	w := &dnsWatcher{fleet: f, id: e.engine.ID, url: u, host: u.Host, port: port, gone: make(map[netip.Addr]int)}
 	e.watch = w
 	if w.update(ctx) { // a name that does not resolve yet is no reason not to start
 		e.first = w.targets()
@@ -95,8 +95,8 @@ func (w *dnsWatcher) targets() []target {
 		u := *w.url
 		u.Host = net.JoinHostPort(a.String(), w.port)
 		id := u.Host
-		if w.entry.engine.ID != "" {
-			id = w.entry.engine.ID + "-" + strings.ReplaceAll(a.String(), "%", "-")
+		if w.id != "" {
+			id = w.id + "-" + strings.ReplaceAll(a.String(), "%", "-")
 		}
 		ts = append(ts, target{id: id, url: u.String(), host: w.host})
 	}

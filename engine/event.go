@@ -36,6 +36,8 @@ const (
 	// ranks than those sent; the URL is one replica from now on (Removed and
 	// Added follow).
 	RanksIgnored
+	// ModelsChanged: Replica.Served is another list (a LoRA adapter came or went).
+	ModelsChanged
 )
 
 // String is the event's name in logs.
@@ -43,6 +45,7 @@ func (t EventType) String() string {
 	names := [...]string{
 		"added", "removed", "restarted", "capacity_changed", "unhealthy", "healthy",
 		"load_reported", "state_changed", "probe_failed", "poll_failed", "ranks_ignored",
+		"models_changed",
 	}
 	if int(t) < len(names) {
 		return names[t]

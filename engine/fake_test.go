@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -28,7 +30,10 @@ type fake struct {
 	maxRun   int
 	requests []float64 // counted per rank
 	delay    time.Duration
-	status   int // of probes; 0: 200
+	slow     map[string]time.Duration // likewise, by path
+	lora     string
+	owner    Kind // in the list of models; "": kind
+	status   int  // of probes; 0: 200
 	model    string
 	hits     map[string]int
 }
@@ -55,7 +60,7 @@ func (f *fake) hit(path string) int {
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	delay := f.delay
+	delay := max(f.delay, f.slow[r.URL.Path])
 	f.mu.Unlock()
 	if delay > 0 {
 		gone := r.Context().Done()
@@ -85,7 +90,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fake) answer(path string) (string, bool) {
 	switch {
 	case path == "/v1/models":
-		return fmt.Sprintf(`{"data":[{"id":%q,"owned_by":%q,"root":"r","max_model_len":8192}]}`, f.model, f.kind), true
+		adapter := ""
+		if f.lora != "" {
+			adapter = fmt.Sprintf(`,{"id":%q,"owned_by":%q,"root":"/lora","parent":%q}`, f.lora, f.kind, f.model)
+		}
+		return fmt.Sprintf(`{"data":[{"id":%q,"owned_by":%q,"root":"r","max_model_len":8192}%s]}`, f.model, cmp.Or(f.owner, f.kind), adapter), true
 	case f.kind == KindSGLang:
 		return f.sglang(path)
 	case f.kind == KindVLLM:
@@ -244,3 +253,5 @@ func replica(t testing.TB, f *Fleet, id string) *Replica {
 	}
 	return r
 }
+
+func textLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

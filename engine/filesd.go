@@ -26,13 +26,14 @@ type targetGroup struct {
 // changes.
 type fileWatcher struct {
 	fleet *Fleet
-	entry *entry
+	name  string
+	id    string // begins the engines' ids
 }
 
 // prepareFile reads the file. It must be there and right at the start; later
 // a bad one is reported and the engines stay as they are.
 func (f *Fleet) prepareFile(e *entry) error {
-	w := &fileWatcher{fleet: f, entry: e}
+	w := &fileWatcher{fleet: f, name: e.engine.File, id: e.engine.ID}
 	ts, err := w.read()
 	if err != nil {
 		return err
@@ -42,14 +43,13 @@ func (f *Fleet) prepareFile(e *entry) error {
 }
 
 func (w *fileWatcher) read() ([]target, error) {
-	name := w.entry.engine.File
-	b, err := os.ReadFile(name)
+	b, err := os.ReadFile(w.name)
 	if err != nil {
 		return nil, fmt.Errorf("file: %w", err)
 	}
-	ts, err := parseTargets(b, w.entry.engine.ID)
+	ts, err := parseTargets(b, w.id)
 	if err != nil {
-		return nil, fmt.Errorf("file %s: %w", name, err)
+		return nil, fmt.Errorf("file %s: %w", w.name, err)
 	}
 	return ts, nil
 }
@@ -64,8 +64,8 @@ func (w *fileWatcher) run(ctx context.Context, set func([]target)) {
 		set(ts)
 	}
 	again() // it may have changed since it was first read
-	if err := configs.Watch(ctx, w.entry.engine.File, again); err != nil {
-		w.fleet.log.Error("file of targets is not watched", "file", w.entry.engine.File, "error", err)
+	if err := configs.Watch(ctx, w.name, again); err != nil {
+		w.fleet.log.Error("file of targets is not watched", "file", w.name, "error", err)
 	}
 }
 

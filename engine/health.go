@@ -80,44 +80,61 @@ func (s *server) contact(ctx context.Context) error {
 	return err
 }
 
-// check is one probe of a known engine, and a new reading of its facts when
-// one is due.
+// check is one probe of a known engine. One that comes back is asked for its
+// facts before it is taken back, since it may be another process.
 func (s *server) check(ctx context.Context) error {
 	begun := time.Now()
 	err := s.probe(ctx)
 	if ctx.Err() != nil {
 		return err
 	}
-	var facts *Facts
-	if err == nil && s.dueRefresh(begun) {
-		if facts, err = s.discover(ctx); err != nil {
-			s.fleet.log.Debug("engine did not tell its facts", "replica", s.id, "error", err)
-			err = nil // it answers; the facts of before hold
-		}
+	if err == nil && phase(s.phase.Load()) != healthy {
+		s.reread(ctx)
 	}
 	now := time.Now()
 	s.fleet.mu.Lock()
-	if facts != nil {
-		s.adopt(facts, now)
-		s.refreshed = now
-	}
 	s.judgeProbe(begun, now, err)
 	s.fleet.mu.Unlock()
 	s.fleet.events.flush()
 	return err
 }
 
-// dueRefresh says whether the facts are to be read again: from time to time,
-// when something hints at a restart, and before a replica is taken back.
-func (s *server) dueRefresh(now time.Time) bool {
+// rereadPause is the least time between two readings of an engine's facts
+// when one has failed.
+const rereadPause = 10 * time.Second
+
+// dueReread says whether the facts are to be read again: from time to time,
+// and when something hints at a restart.
+func (s *server) dueReread(now time.Time) bool {
 	s.fleet.mu.Lock()
 	defer s.fleet.mu.Unlock()
-	if s.refreshed.IsZero() {
-		s.refreshed = now
+	if now.Before(s.notBefore) {
+		return false
+	}
+	if s.readAt.IsZero() {
+		s.readAt = now
 	}
 	every := s.settings.Load().health.RefreshInterval
-	return s.refresh || s.refused || phase(s.phase.Load()) != healthy ||
-		every > 0 && now.Sub(s.refreshed) >= every
+	return s.refresh || s.refused || every > 0 && now.Sub(s.readAt) >= every
+}
+
+// reread asks a known engine for its facts again. Without an answer those of
+// before hold.
+func (s *server) reread(ctx context.Context) {
+	facts, err := s.discover(ctx)
+	now := time.Now()
+	s.fleet.mu.Lock()
+	switch {
+	case ctx.Err() != nil || s.removed:
+	case err != nil:
+		s.fleet.log.Debug("engine did not tell its facts", "replica", s.id, "error", err)
+		s.notBefore = now.Add(rereadPause)
+	default:
+		s.adopt(facts, now)
+		s.readAt = now
+	}
+	s.fleet.mu.Unlock()
+	s.fleet.events.flush()
 }
 
 func (s *server) probe(ctx context.Context) error {
@@ -146,6 +163,9 @@ func (s *server) judgeProbe(begun, now time.Time, err error) {
 		s.oks++
 		if phase(s.phase.Load()) != healthy && s.oks >= set.Healthy {
 			s.setPhase(healthy, "", now)
+		}
+		if s.refused {
+			s.ask()
 		}
 		return
 	}

@@ -215,3 +215,46 @@ func TestUnknownEngineStartsLate(t *testing.T) {
 		}
 	})
 }
+
+// SGLang asks its schedulers for the server info, which may take long; the
+// probes do not wait for it.
+func TestSlowFactsDoNotHoldUpProbes(t *testing.T) {
+	bubble(t, KindSGLang, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		e.set(func(e *fake) { e.slow = map[string]time.Duration{"/server_info": time.Hour} })
+		time.Sleep(33 * time.Second) // the facts are being read
+		e.set(func(e *fake) { e.delay = time.Hour })
+		within(t, 8800*time.Millisecond, "frozen replica out", func() bool { return !r.Usable() })
+		if rec.count(Removed) != 0 {
+			t.Error("facts that did not come took the replica away")
+		}
+	})
+}
+
+func TestAdaptersThatComeAndGoAreTold(t *testing.T) {
+	bubble(t, KindVLLM, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		e.set(func(e *fake) { e.lora = "sql" })
+		within(t, 35*time.Second, "the new adapter", func() bool { return r.Serves("sql") })
+		if rec.count(ModelsChanged) != 1 || r.Model() != "m" || r.MaxModelLen() != 8192 {
+			t.Errorf("got %d models_changed, model %s of %d tokens; want 1, m, 8192", rec.count(ModelsChanged), r.Model(), r.MaxModelLen())
+		}
+	})
+}
+
+func TestRefusedRankHasTheFactsReadAgain(t *testing.T) {
+	bubble(t, KindSGLang, func(t *testing.T, e *fake, _ *memory, r *Replica, rec *recorder) {
+		e.set(func(e *fake) { e.dp, e.requests = 2, make([]float64, 2) })
+		r.server.refusedRank()
+		within(t, 100*time.Millisecond, "two ranks", func() bool { return rec.count(Added) == 3 && rec.count(Removed) == 1 })
+	})
+}
+
+func TestProxiedEngineIsFoundByItsEndpoints(t *testing.T) {
+	for _, kind := range []Kind{KindSGLang, KindVLLM, KindOpenAI} {
+		e := newFake(t, kind, 1)
+		e.owner = "acme"
+		c := &client{base: e.URL, hc: e.Client()}
+		if got, err := probeKind(t.Context(), c); err != nil || got != kind {
+			t.Errorf("engine behind a proxy that renames the owner: got %q, %v; want %s", got, err, kind)
+		}
+	}
+}

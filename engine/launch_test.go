@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -35,6 +34,8 @@ func TestMain(m *testing.M) {
 		goleak.VerifyTestMain(m,
 			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+	case "many":
+		beMany()
 	case "gateway":
 		beGateway()
 	default:
@@ -169,7 +170,7 @@ func (l *logged) String() string {
 
 func TestFailingChildShowsItsLastLines(t *testing.T) {
 	var log, output logged
-	f := NewFleet(Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Output: &output})
+	f := NewFleet(Options{Logger: textLogger(&log), Output: &output})
 	defer f.Close()
 	if err := f.Apply(t.Context(), launching(configs.Launch{Env: mode("crash")})); err != nil {
 		t.Fatal(err)
@@ -190,7 +191,7 @@ func TestFailingChildShowsItsLastLines(t *testing.T) {
 
 func TestSilentChildIsRestarted(t *testing.T) {
 	var log logged
-	f := NewFleet(Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	f := NewFleet(Options{Logger: textLogger(&log)})
 	defer f.Close()
 	if err := f.Apply(t.Context(), launching(configs.Launch{Env: mode("silent"), StartTimeout: 300 * time.Millisecond})); err != nil {
 		t.Fatal(err)

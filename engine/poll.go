@@ -14,11 +14,16 @@ type runningLimit struct {
 	running int // at the poll before
 }
 
-// pollLoop reads the engine's load as long as it answers.
+// pollLoop reads the engine's load as long as it answers, and its facts from
+// time to time. It goes on beside the probes, since an engine may take long
+// over either.
 func (s *server) pollLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := s.pollEvery()
 		if s.facts.Load() != nil && phase(s.phase.Load()) == healthy {
+			if s.dueReread(time.Now()) {
+				s.reread(ctx)
+			}
 			if errors.Is(s.poll(ctx), errNoLoad) {
 				wait = max(wait, s.settings.Load().health.RefreshInterval)
 			}
@@ -30,6 +35,7 @@ func (s *server) pollLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-t.C:
+		case <-s.look:
 		}
 		t.Stop()
 	}
@@ -81,7 +87,7 @@ func (s *server) takeLoads(loads []rankLoad, now time.Time) {
 			if fell(prev.prefillTokens, l.prefillTokens) || fell(prev.requests, l.requests) ||
 				prev.capacity != l.capacity {
 				s.refresh = true
-				s.wake()
+				s.ask()
 			}
 			l.PrefillRate = prefillRate(prev, l)
 		}

@@ -58,6 +58,7 @@ type server struct {
 	ranks        rankCheck
 
 	kick chan struct{} // probe now
+	look chan struct{} // read facts and load now
 	idle chan struct{} // nothing is in flight
 	stop context.CancelFunc
 
@@ -71,7 +72,8 @@ type server struct {
 	oks       int
 	refresh   bool      // read the facts again at the next sign of life
 	refused   bool      // connections were refused since the last sign of life
-	refreshed time.Time // when the facts were last read
+	readAt    time.Time // when the facts were last read
+	notBefore time.Time // when they may be read again
 	prev      map[int]rankLoad
 	learning  map[int]*runningLimit
 }
@@ -80,7 +82,7 @@ type server struct {
 func (f *Fleet) newServer(e *entry, t target, set *settings) (*server, error) {
 	s := &server{
 		fleet: f, id: t.id, model: e.model, target: t,
-		kick: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		kick: make(chan struct{}, 1), look: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 		learning: make(map[int]*runningLimit),
 	}
 	if err := s.configure(e, set); err != nil {
@@ -184,6 +186,14 @@ func (s *server) wake() {
 	}
 }
 
+// ask has its facts and load read now.
+func (s *server) ask() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
 // signalIdle tells whoever waits to stop the engine that nothing is in flight.
 func (s *server) signalIdle() {
 	select {
@@ -218,7 +228,7 @@ func (s *server) refusedRank() {
 	s.fleet.mu.Lock()
 	s.refresh = true
 	s.fleet.mu.Unlock()
-	s.wake()
+	s.ask()
 }
 
 // discover asks the engine what it is.
@@ -265,6 +275,9 @@ func (s *server) adopt(facts *Facts, now time.Time) {
 		facts.Boot == "" && s.refused)
 	s.facts.Store(facts)
 	s.refresh, s.refused = false, false
+	if old != nil && !slices.Equal(old.Models, facts.Models) {
+		s.tell(ModelsChanged, "", now)
+	}
 	if restarted {
 		s.restarted(now)
 	}

@@ -381,7 +381,7 @@ func (f *Fleet) reconfigure() error {
 				errs = append(errs, err)
 				continue
 			}
-			s.wake()
+			s.ask()
 		}
 	}
 	for _, g := range f.groups { // a new setting made a new breaker, closed
