@@ -1,6 +1,9 @@
 package limits
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,4 +24,61 @@ func BenchmarkReserveSettle(b *testing.B) {
 		}
 		r.Settle(now, Actual{OutcomeDone, 100, 50})
 	}
+}
+
+// BenchmarkRedisReserve is one round trip for three scopes, with settlements
+// going on, while few or many requests of one model are under way.
+func BenchmarkRedisReserve(b *testing.B) {
+	for _, n := range []int{0, 10, 100, 1000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) { benchmarkRedis(b, n) })
+	}
+}
+
+// redisCPU is the processor time of Redis' main thread in microseconds.
+func redisCPU(b *testing.B, srv *redisServer) float64 {
+	info, err := srv.client().Info(b.Context(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sum float64
+	for line := range strings.Lines(info) {
+		for _, p := range []string{"used_cpu_user_main_thread:", "used_cpu_sys_main_thread:"} {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), p); ok {
+				f, _ := strconv.ParseFloat(v, 64)
+				sum += f * 1e6
+			}
+		}
+	}
+	return sum
+}
+
+func benchmarkRedis(b *testing.B, underWay int) {
+	srv := startRedis(b)
+	l := redisLimiter(b, srv.addr(), func(o *Options) { o.Redis.Timeout = time.Second })
+	lim := &configs.Limits{RequestsPerMinute: 1e9, TokensPerMinute: 1e10, Concurrency: 100_000}
+	q := &Request{Key: "k", Model: "m", KeyLimits: lim, KeyModelLimits: lim, ModelLimits: lim, Cost: Cost{1, 100, 100}}
+	var open []*Reservation
+	times := make([]time.Duration, 0, 1<<16)
+	wantMode(b, l, lim, ModeRedis)
+	local, cpu := 0, redisCPU(b, srv)
+	b.ReportAllocs()
+	for b.Loop() {
+		start := time.Now()
+		r, err := l.Reserve(b.Context(), start, q)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if r.Mode() != ModeRedis {
+			local++
+		}
+		times = append(times, time.Since(start))
+		if open = append(open, r); len(open) > underWay {
+			open[0].Settle(time.Now(), Actual{OutcomeDone, 100, 50})
+			open = open[1:]
+		}
+	}
+	b.ReportMetric((redisCPU(b, srv)-cpu)/float64(len(times)), "redis-CPU-µs")
+	b.ReportMetric(float64(local), "not-redis")
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
 }

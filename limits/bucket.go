@@ -10,6 +10,9 @@ const (
 	// maxTokens bounds limits, bursts and costs: three times as many units stay
 	// below 2^53, which is as far as Lua counts exactly.
 	maxTokens = 20_000_000_000
+	// clockBack is how far, in milliseconds, the clock may go back before the
+	// buckets follow it. Less is goroutines that overtake one another.
+	clockBack = 5000
 )
 
 // bucket is one token bucket with debt: GCRA as a continuous-state leaky
@@ -42,6 +45,9 @@ type layer struct {
 func (b *bucket) drain(now int64) {
 	elapsed := now - b.at
 	if elapsed <= 0 {
+		if elapsed < -clockBack {
+			b.at = now
+		}
 		return
 	}
 	b.at = now

@@ -39,7 +39,7 @@ func (l *ledger) used(now, limit int64) int64 {
 // TestRefundIsAsIfNeverCharged compares a bucket with the ledger after every
 // step of random histories in which charges settle in any order.
 func TestRefundIsAsIfNeverCharged(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range fewer(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		r := rate{limit: 1 + rnd.Int64N(5000), burst: 1 + rnd.Int64N(20000)}
 		r.whole = r.burst

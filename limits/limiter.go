@@ -131,34 +131,43 @@ func (l *Limiter) Reserve(ctx context.Context, now time.Time, q *Request) (*Rese
 	if r.n == 0 {
 		return r, nil
 	}
-	var bad []violation
-	if l.redis != nil {
-		done, v := l.redis.reserve(ctx, now, r)
-		if done {
-			bad = v
-		} else if bad = l.fallback(now, r); bad == nil && r.where == inNothing {
-			return r, nil
-		}
-	} else {
-		r.where = inMemory
-		bad = l.memory.reserve(now, r)
-	}
-	if bad != nil {
-		return nil, newRefusal(r, bad, l.Mode())
+	bad, err := l.reserve(ctx, now, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case bad != nil:
+		return nil, newRefusal(r, bad)
 	}
 	return r, nil
 }
 
-// fallback reserves without Redis, as redis.on_error says.
-func (l *Limiter) fallback(now time.Time, r *Reservation) []violation {
-	switch l.Mode() {
+// reserve asks Redis, if there is one, else or where it is away the memory.
+func (l *Limiter) reserve(_ context.Context, now time.Time, r *Reservation) ([]violation, error) {
+	r.where = inMemory
+	if l.redis == nil {
+		return l.memory.reserve(now, r), nil
+	}
+	bad, err := l.redis.reserve(now, r)
+	if err == nil {
+		return bad, nil
+	}
+	switch l.redis.policy {
 	case ModeClosed:
-		return []violation{{kind: KindUnavailable, wait: 1000}}
+		return nil, &Refusal{
+			Kind: KindUnavailable, Key: r.key, Model: r.model, Mode: ModeClosed,
+			ConfigKey: ConfigKey(ScopeKey, KindUnavailable, r.key, r.model), RetryAfter: time.Second,
+		}
 	case ModeOpen:
 		r.where = inNothing
-		return nil
+		return nil, nil
 	}
-	r.where = inMemory
-	r.share = l.redis.gateways()
-	return l.memory.reserve(now, r)
+	r.where, r.share = inMemory, l.redis.gateways()
+	return l.memory.reserve(now, r), nil
+}
+
+// tellSlot says that the slots of r's key or model changed.
+func (l *Limiter) tellSlot(r *Reservation) {
+	if l.o.OnSlot != nil {
+		l.o.OnSlot(r.key, r.model)
+	}
 }

@@ -180,23 +180,23 @@ func (m *memory) each(f func(*entry)) {
 // notes the levels in r either way.
 func (m *memory) reserve(now time.Time, r *Reservation) []violation {
 	ms := now.UnixMilli()
-	for i := range r.subjects() {
+	for i := range r.n {
 		r.entries[i] = m.lock(r.scopes[i].subject, ms)
 	}
 	defer r.unlock()
 	var bad []violation
-	for i := range r.subjects() {
+	for i := range r.n {
 		bad = r.entries[i].check(ms, r, &r.scopes[i], bad)
 	}
 	if bad != nil {
 		return bad
 	}
 	seq := now.UnixMicro()
-	for i := range r.subjects() {
+	for i := range r.n {
 		seq = max(seq, r.entries[i].last+1)
 	}
 	r.seq = seq
-	for i := range r.subjects() {
+	for i := range r.n {
 		r.entries[i].charge(seq, r, &r.scopes[i])
 	}
 	return nil
@@ -250,11 +250,11 @@ func (m *memory) settle(now time.Time, r *Reservation, used Cost) {
 	r.lock()
 	defer r.unlock()
 	fresh := now.UnixMicro()
-	for i := range r.subjects() {
+	for i := range r.n {
 		fresh = max(fresh, r.entries[i].last+1)
 	}
 	delta := used.Sub(r.cost)
-	for i := range r.subjects() {
+	for i := range r.n {
 		r.entries[i].settle(now.UnixMilli(), fresh, r, &r.scopes[i], delta)
 	}
 }
@@ -284,16 +284,16 @@ func (e *entry) settle(now, fresh int64, r *Reservation, s *scopeState, delta Co
 }
 
 // slot takes one of the slots in each of r's scopes, or none.
-func (m *memory) slot(r *Reservation) bool {
+func (m *memory) slot(r *Reservation, share int64) bool {
 	r.lock()
 	defer r.unlock()
-	for i := range r.subjects() {
+	for i := range r.n {
 		s := &r.scopes[i]
-		if n := slotsOf(s.limits, r.share); n > 0 && r.entries[i].slots >= n {
+		if n := slotsOf(s.limits, share); n > 0 && r.entries[i].slots >= n {
 			return false
 		}
 	}
-	for i := range r.subjects() {
+	for i := range r.n {
 		r.entries[i].slots++
 	}
 	return true
@@ -303,12 +303,20 @@ func (m *memory) slot(r *Reservation) bool {
 func (m *memory) unslot(r *Reservation, held time.Duration) {
 	r.lock()
 	defer r.unlock()
-	for i := range r.subjects() {
+	for i := range r.n {
 		e := r.entries[i]
 		e.slots--
 		if e.hold == 0 {
 			e.hold = held
 		}
 		e.hold += (held - e.hold) / 8
+	}
+}
+
+// attach finds the entries of a reservation that was made elsewhere.
+func (m *memory) attach(now time.Time, r *Reservation) {
+	for i := range r.n {
+		r.entries[i] = m.lock(r.scopes[i].subject, now.UnixMilli())
+		r.entries[i].mu.Unlock()
 	}
 }

@@ -340,7 +340,7 @@ func (q *Queue) timeout(t *Ticket, now time.Time) *Refusal {
 func (q *Queue) refusal(t *Ticket, s Scope, k Kind) *Refusal {
 	f := &Refusal{Scope: s, Kind: k, Key: t.Key, Model: q.model, Needed: 1, ConfigKey: ConfigKey(s, k, t.Key, q.model)}
 	if r := t.Reservation; r != nil {
-		f.State, f.Mode = r.State(), r.limiter.Mode()
+		f.State, f.Mode = r.State(), r.Mode()
 	}
 	return f
 }

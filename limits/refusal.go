@@ -45,7 +45,7 @@ type Refusal struct {
 }
 
 // newRefusal tells of the limit that is violated longest.
-func newRefusal(r *Reservation, bad []violation, mode Mode) *Refusal {
+func newRefusal(r *Reservation, bad []violation) *Refusal {
 	worst := bad[0]
 	for _, v := range bad[1:] {
 		if worst.wait >= 0 && (v.wait < 0 || v.wait > worst.wait) {
@@ -57,7 +57,7 @@ func newRefusal(r *Reservation, bad []violation, mode Mode) *Refusal {
 		Limit: worst.rate.limit, Burst: worst.rate.burst,
 		Used: (worst.used + unit - 1) / unit, Needed: r.cost.of(worst.kind),
 		ConfigKey: ConfigKey(worst.scope, worst.kind, r.key, r.model),
-		Mode:      mode, State: r.State(),
+		Mode:      r.Mode(), State: r.State(),
 	}
 	if worst.wait < 0 {
 		f.TooLarge, f.Burst = true, worst.rate.whole
@@ -124,7 +124,7 @@ func (f *Refusal) RetryAfterMillis() string {
 // none is any more, it tells of the first that is limited.
 func concurrencyRefusal(r *Reservation, now time.Time) *Refusal {
 	f := &Refusal{Kind: KindConcurrency, Key: r.key, Model: r.model, Needed: 1,
-		Mode: r.limiter.Mode(), State: r.State(), RetryAfter: time.Second}
+		Mode: r.Mode(), State: r.State(), RetryAfter: time.Second}
 	var found bool
 	for i := range r.n {
 		s := &r.scopes[i]

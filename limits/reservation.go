@@ -27,8 +27,10 @@ type Reservation struct {
 	ahead   Cost
 	share   int64 // limits are divided by it
 	where   place
-	id      string // in Redis
-	seq     int64  // in memory
+	seq     int64    // in memory
+	id      string   // in Redis
+	keys    []string // in Redis: the record, then hash and slots of each scope
+	inUse   [scopes]int64
 
 	n       int // scopes that have limits
 	scopes  [scopes]scopeState
@@ -37,6 +39,7 @@ type Reservation struct {
 	settled atomic.Bool
 	mu      sync.Mutex // guards what follows
 	slotted bool
+	local   bool // the slots are in memory
 	freed   bool
 	since   time.Time // when the slots were got
 }
@@ -80,9 +83,6 @@ func limited(l *configs.Limits) bool {
 		l.InputTokensPerMinute > 0 || l.OutputTokensPerMinute > 0 || l.Concurrency > 0)
 }
 
-// subjects is the number of scopes with limits, to range over.
-func (r *Reservation) subjects() int { return r.n }
-
 func (r *Reservation) lock() {
 	for i := range r.n {
 		r.entries[i].mu.Lock()
@@ -113,11 +113,9 @@ func (r *Reservation) TrySlot(now time.Time) bool {
 	if r.where == inRedis {
 		return r.limiter.redis.trySlot(now, r)
 	}
-	if !r.limiter.memory.slot(r) {
-		return false
-	}
-	r.slotted, r.since = true, now
-	return true
+	r.slotted = r.limiter.memory.slot(r, r.share)
+	r.local, r.since = r.slotted, now
+	return r.slotted
 }
 
 // Settle replaces what was reserved by what was used and gives the slots back.
@@ -130,25 +128,37 @@ func (r *Reservation) Settle(now time.Time, a Actual) {
 	switch r.where {
 	case inMemory:
 		r.limiter.memory.settle(now, r, used)
-		r.freeSlot(now)
 	case inRedis:
-		r.limiter.redis.settle(now, r, used)
+		r.limiter.redis.settle(r, used)
+	case inNothing:
+		return
 	}
+	r.freeSlot(now)
 }
 
 // freeSlot gives the slots back in memory, once, and tells those who wait.
 func (r *Reservation) freeSlot(now time.Time) {
 	r.mu.Lock()
-	held, had := now.Sub(r.since), r.slotted
-	r.slotted, r.freed = false, true
+	held, had := now.Sub(r.since), r.local && !r.freed
+	r.freed = true
 	r.mu.Unlock()
-	if !had {
-		return
+	if had {
+		r.limiter.memory.unslot(r, held)
+		r.limiter.tellSlot(r)
 	}
-	r.limiter.memory.unslot(r, held)
-	if r.limiter.o.OnSlot != nil {
-		r.limiter.o.OnSlot(r.key, r.model)
+}
+
+// Mode is where the reservation's counters are: it tells that Redis was away.
+func (r *Reservation) Mode() Mode {
+	switch {
+	case r.limiter.redis == nil:
+		return ModeMemory
+	case r.where == inRedis || r.n == 0:
+		return ModeRedis
+	case r.where == inMemory:
+		return ModeLocal
 	}
+	return ModeOpen
 }
 
 // ConcurrencyRefusal says which concurrency limit keeps the request from
@@ -160,7 +170,7 @@ func (r *Reservation) ConcurrencyRefusal(now time.Time) *Refusal {
 // slotUse is how many slots of scope i are in use, and how long one is held.
 func (r *Reservation) slotUse(i int, limit int64) (used int64, hold time.Duration) {
 	if r.where != inMemory {
-		return limit, time.Second
+		return min(limit, r.inUse[i]), r.limiter.redis.meanHold()
 	}
 	e := r.entries[i]
 	e.mu.Lock()
