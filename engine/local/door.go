@@ -16,6 +16,7 @@ type door struct {
 	addr   net.Addr
 	shut   bool
 	closed bool
+	inside bool // Accept waits in the listener
 }
 
 func newDoor() *door {
@@ -52,6 +53,9 @@ func (d *door) refuse(shut bool) {
 	d.shut = shut
 	if shut {
 		d.drop()
+		for d.ln == nil && d.inside { // the socket lives until Accept has left it
+			d.cond.Wait()
+		}
 	} else if d.ln == nil && d.addr != nil {
 		d.reopen()
 	}
@@ -75,6 +79,8 @@ func (d *door) Accept() (net.Conn, error) {
 		}
 		c, err := ln.Accept()
 		d.mu.Lock()
+		d.inside = false
+		d.cond.Broadcast()
 		shut, closed := d.shut, d.closed
 		d.mu.Unlock()
 		switch {
@@ -88,7 +94,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// current waits until there is a listener.
+// current waits until there is a listener, and enters it.
 func (d *door) current() (net.Listener, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,6 +104,7 @@ func (d *door) current() (net.Listener, error) {
 	if d.closed {
 		return nil, net.ErrClosed
 	}
+	d.inside = true
 	return d.ln, nil
 }
 
@@ -156,11 +163,14 @@ func (c *conns) note(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-func (c *conns) closeAll() {
+// closeAll cuts all connections but one, which may be nil.
+func (c *conns) closeAll(but net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
-		cut(conn)
+		if conn != but {
+			cut(conn)
+		}
 	}
 }
 
@@ -169,7 +179,7 @@ func (c *conns) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.closeAll()
+	c.closeAll(nil)
 }
 
 // wait returns when no connection is open.

@@ -3,6 +3,7 @@ package local
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +123,10 @@ type faults struct {
 }
 
 // SetFault puts a fault in force, beside those that are.
-func (s *Server) SetFault(f Fault) error {
+func (s *Server) SetFault(f Fault) error { return s.setFault(f, nil) }
+
+// setFault spares the connection that asked for it.
+func (s *Server) setFault(f Fault, by net.Conn) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -134,6 +138,9 @@ func (s *Server) SetFault(f Fault) error {
 	}
 	s.faults.list = append(s.faults.list, &f)
 	s.applyFaults()
+	if f.Kind == FaultRefuse {
+		s.conns.closeAll(by)
+	}
 	return nil
 }
 
@@ -181,9 +188,6 @@ func (s *Server) applyFaults() {
 		s.faults.thaw = nil
 	}
 	s.door.refuse(refuse)
-	if refuse {
-		s.conns.closeAll()
-	}
 }
 
 // frozen returns a channel that is closed when the freeze ends, nil without one.
@@ -210,7 +214,7 @@ func (s *Server) fault() *Fault {
 }
 
 // faultAdmin is the admin call: GET lists, DELETE clears, POST adds one or a list.
-func (s *Server) faultAdmin(method string, body []byte) ([]byte, error) {
+func (s *Server) faultAdmin(method string, body []byte, by net.Conn) ([]byte, error) {
 	switch method {
 	case "DELETE":
 		s.ClearFaults()
@@ -225,7 +229,7 @@ func (s *Server) faultAdmin(method string, body []byte) ([]byte, error) {
 			return nil, err
 		}
 		for _, f := range list {
-			if err := s.SetFault(f); err != nil {
+			if err := s.setFault(f, by); err != nil {
 				return nil, err
 			}
 		}

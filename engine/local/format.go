@@ -211,5 +211,5 @@ func (x *exchange) counts(b []byte, in, out, cached int) []byte {
 
 // newScorer begins with the state after, or before the first token if it is nil.
 func (x *exchange) newScorer(after *lm.State) *scorer {
-	return newScorer(x.srv.model, x.srv.opts.Quirks && x.srv.opts.Kind == SGLang && x.call.native == nil, after)
+	return newScorer(x.srv.model, x.srv.quirky(x.call), after)
 }

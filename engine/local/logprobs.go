@@ -52,7 +52,7 @@ func (s *scorer) completion(b []byte, tokens []uint32, top int) []byte {
 		} else {
 			b = appendInt(b, offset)
 		}
-		offset += utf8.RuneCountInString(s.m.Text(w))
+		offset += characters(s.m.Text(w))
 	}
 	b = append(b, `],"token_logprobs":[`...)
 	st := from
@@ -72,7 +72,7 @@ func (s *scorer) completion(b []byte, tokens []uint32, top int) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendString(b, s.m.Text(w))
+		b = appendToken(b, s.m.Text(w))
 	}
 	b = append(b, `],"top_logprobs":[`...)
 	for i, w := range tokens {
@@ -95,7 +95,7 @@ func (s *scorer) topMap(b []byte, w uint32, top int) []byte {
 	b = append(b, '{')
 	some := false
 	if !s.quirks {
-		b = appendString(b, s.m.Text(w))
+		b = appendToken(b, s.m.Text(w))
 		b = append(b, ':')
 		b = appendFloat(b, s.m.LogProb(s.state, w))
 		some = true
@@ -108,7 +108,7 @@ func (s *scorer) topMap(b []byte, w uint32, top int) []byte {
 			b = append(b, ',')
 		}
 		some = true
-		b = appendString(b, s.m.Text(c.Token))
+		b = appendToken(b, s.m.Text(c.Token))
 		b = append(b, ':')
 		b = appendFloat(b, logOf(c))
 	}
@@ -140,7 +140,7 @@ func (s *scorer) chat(b []byte, tokens []uint32, top int) []byte {
 func (s *scorer) chatToken(b []byte, w uint32, p float64) []byte {
 	text := s.m.Text(w)
 	b = append(b, `{"token":`...)
-	b = appendString(b, text)
+	b = appendToken(b, text)
 	b = append(b, `,"logprob":`...)
 	b = appendFloat(b, p)
 	b = append(b, `,"bytes":[`...)
@@ -185,6 +185,31 @@ func (s *scorer) ranked(b []byte, w uint32, p float64, rank int) []byte {
 	b = append(b, `,"rank":`...)
 	b = appendInt(b, rank)
 	b = append(b, `,"decoded_token":`...)
-	b = appendString(b, s.m.Text(w))
+	b = appendToken(b, s.m.Text(w))
 	return append(b, '}')
+}
+
+// appendToken writes a token's text as a JSON string. A token that is no whole
+// UTF-8 is written as OpenAI does, "bytes:\\xe6\\xb0": as U+FFFD several
+// alternatives would be one key.
+func appendToken(b []byte, s string) []byte {
+	if utf8.ValidString(s) {
+		return appendString(b, s)
+	}
+	b = append(b, `"bytes:`...)
+	for i := range len(s) {
+		b = append(b, `\\x`...)
+		b = append(b, hex[s[i]>>4], hex[s[i]&15])
+	}
+	return append(b, '"')
+}
+
+// characters counts those that begin in s.
+func characters(s string) (n int) {
+	for i := range len(s) {
+		if s[i]&0xC0 != 0x80 {
+			n++
+		}
+	}
+	return n
 }

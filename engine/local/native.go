@@ -62,7 +62,7 @@ func (s *Server) parseNative(body []byte) (*call, error) {
 	if err := json.Unmarshal(body, &w); err != nil {
 		return nil, jsonError(err)
 	}
-	c := &call{rank: -1, stream: w.Stream, logprobs: -1, promptLogprobs: -1, native: &native{texts: w.TextsInLogprobs}}
+	c := &call{rank: -1, n: 1, stream: w.Stream, logprobs: -1, promptLogprobs: -1, native: &native{texts: w.TextsInLogprobs}}
 	_ = json.Unmarshal(w.RID, &c.rid)
 	for _, r := range []*int{w.DataParallelRank, w.RoutedDPRank} {
 		if r != nil {

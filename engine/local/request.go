@@ -258,10 +258,18 @@ func (s *Server) readLimits(c *call, w *wire) error {
 		return s.checkLength(c)
 	}
 	c.maxTokens = *limit
+	if s.quirky(c) && c.maxTokens == 0 {
+		return badRequest("", "1 validation error: max_tokens must be positive")
+	}
 	if c.maxTokens < 0 || c.maxTokens == 0 && !c.echo && s.opts.Kind == VLLM {
 		return badRequest(name, "%s must be at least 1, got %d.", name, c.maxTokens)
 	}
 	return s.checkLength(c)
+}
+
+// quirky tells whether c is to be treated as badly as SGLang's completions do.
+func (s *Server) quirky(c *call) bool {
+	return s.opts.Quirks && s.opts.Kind == SGLang && c.native == nil && !c.chat
 }
 
 // maxChoices bounds n and best_of.
@@ -305,6 +313,9 @@ func (s *Server) readLogprobs(c *call, w *wire) error {
 		if err := json.Unmarshal(w.Logprobs, &c.logprobs); err != nil || c.chat || c.logprobs < 0 {
 			return badRequest("logprobs", "logprobs: expected %s, got %s.", map[bool]string{true: "true or false", false: "an integer, 0 or more"}[c.chat], raw)
 		}
+	}
+	if s.quirky(c) && c.logprobs == 0 {
+		c.logprobs = -1
 	}
 	top := max(c.logprobs, c.promptLogprobs)
 	if top > s.model.Size() || s.opts.Kind == VLLM && top > maxTopLogprobs {

@@ -246,7 +246,7 @@ func (s *Server) readRank(ctx *fasthttp.RequestCtx, c *call) error {
 }
 
 func (s *Server) serveFault(ctx *fasthttp.RequestCtx) {
-	body, err := s.faultAdmin(string(ctx.Method()), ctx.PostBody())
+	body, err := s.faultAdmin(string(ctx.Method()), ctx.PostBody(), ctx.Conn())
 	if err != nil {
 		writeError(ctx, s.opts.Kind, badRequest("", "%v", err))
 		return
