@@ -283,6 +283,7 @@ func TestEditsChangeTheirFieldsAndNothingElse(t *testing.T) {
 		}
 	}
 	usage := func(e *Edits) { e.SetIncludeUsage() }
+	list := func(e *Edits) { e.SetList("prompt", []byte(`"x","y"`)) }
 	for _, c := range []struct {
 		text string
 		edit func(*Edits)
@@ -302,6 +303,7 @@ func TestEditsChangeTheirFieldsAndNothingElse(t *testing.T) {
 		{`{"echo":true,"prompt":"x","n":1}`, set("n", "", "model", `"m"`), `{"echo":true,"prompt":"x","model":"m"}`},
 		{`{"other":true,"prompt":"x"}`, set("other", "", "nothere", ""), `{"prompt":"x"}`},
 		{`{"prompt":"x","other":[1]}`, set("other", "", "new", "1"), `{"prompt":"x","new":1}`},
+		{`{"prompt":["w","x","y"],"n":1}`, list, `{"prompt":["x","y"],"n":1}`},
 		{`{"prompt":"x"}`, usage, `{"prompt":"x","stream_options":{"include_usage":true}}`},
 		{`{"prompt":"x","stream_options":null}`, usage, `{"prompt":"x","stream_options":{"include_usage":true}}`},
 		{`{"prompt":"x","stream_options":{ }}`, usage, `{"prompt":"x","stream_options":{"include_usage":true }}`},

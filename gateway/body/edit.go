@@ -16,6 +16,7 @@ type Edits struct {
 type edit struct {
 	name  string
 	value []byte // nil: delete
+	list  bool   // value is the elements of an array
 	usage bool   // stream_options.include_usage
 	at    place  // while they are applied: where the body has it
 	done  bool   // and whether it has become a cut
@@ -25,6 +26,7 @@ type edit struct {
 type cut struct {
 	start, end int32
 	value      []byte
+	list       bool
 }
 
 // Reset forgets the edits.
@@ -40,6 +42,29 @@ func (e *Edits) Empty() bool { return len(e.list) == 0 }
 // Set makes the field name have the JSON value raw, in its old place or, if it is new, at the end. name must
 // need no escapes, and raw must be valid JSON and stay as it is while the segments are in use.
 func (e *Edits) Set(name string, raw []byte) { e.put(edit{name: name, value: raw}) }
+
+// SetList makes the field an array of the elements, JSON values with commas between them: a stretch of an
+// array in the body, say.
+func (e *Edits) SetList(name string, elements []byte) {
+	e.put(edit{name: name, value: elements, list: true})
+}
+
+// Each tells of every field that is set, and the value's pieces before, in and after it.
+func (e *Edits) Each(set func(name string, before, value, after []byte)) {
+	for i := range e.list {
+		if ed := &e.list[i]; ed.value != nil {
+			before, after := brackets(ed.list)
+			set(ed.name, before, ed.value, after)
+		}
+	}
+}
+
+func brackets(list bool) (before, after []byte) {
+	if !list {
+		return nil, nil
+	}
+	return literal(`[`), literal(`]`)
+}
 
 // Delete takes the field out, if it is there.
 func (e *Edits) Delete(name string) { e.put(edit{name: name}) }
@@ -98,7 +123,8 @@ func (v *View) Apply(e *Edits, segs Segments) Segments {
 			segs, at, added = e.add(v, segs, at, last, left), last, true
 		}
 		segs = segs.push(v.Body[at:c.start])
-		segs = segs.push(c.value)
+		before, after := brackets(c.list)
+		segs = segs.push(before).push(c.value).push(after)
 		at = c.end
 	}
 	if !added {
@@ -120,7 +146,7 @@ func (e *Edits) place(v *View, ed *edit, left *int) {
 		e.cuts = append(e.cuts, cut{start: p.key, end: v.afterComma(p.end)})
 		*left--
 	default:
-		e.cuts = append(e.cuts, cut{start: p.val, end: p.end, value: ed.value})
+		e.cuts = append(e.cuts, cut{start: p.val, end: p.end, value: ed.value, list: ed.list})
 	}
 	ed.done = true
 }
@@ -164,7 +190,8 @@ func (e *Edits) add(v *View, segs Segments, from, at int32, left int) Segments {
 		if ed.usage {
 			value = literal(`{"include_usage":true}`)
 		}
-		segs = append(segs, literal(ed.name), literal(`":`), value)
+		before, after := brackets(ed.list)
+		segs = append(segs, literal(ed.name), literal(`":`)).push(before).push(value).push(after)
 	}
 	return segs
 }

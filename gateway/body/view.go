@@ -1,6 +1,7 @@
 package body
 
 import (
+	"iter"
 	"math"
 	"unsafe"
 
@@ -156,6 +157,20 @@ func (v *View) Raw(name string) []byte {
 		return nil
 	}
 	return v.Body[p.val:p.end]
+}
+
+// Fields walks all top-level fields: their names as the body spells them, and their values.
+func (v *View) Fields() iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		if v.multipart || v.open == 0 {
+			return
+		}
+		for w := scan.Walk(v.Body, int(v.open)-1); w.Next(); {
+			if !yield(w.Key, v.Body[w.Start:w.End]) {
+				return
+			}
+		}
+	}
 }
 
 // EngineField names a field by which the client would direct the engine (its rank, priority, bootstrap fields,

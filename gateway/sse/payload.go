@@ -81,7 +81,7 @@ func (p *Payload) usage(value []byte) {
 		return
 	}
 	p.HasUsage = true
-	p.Usage = usageOf(value)
+	p.Usage = UsageOf(value)
 }
 
 // lookError reads the value of error: an object, or a message alone.

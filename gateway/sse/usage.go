@@ -41,9 +41,9 @@ func (u *Usage) Add(o Usage) {
 	}
 }
 
-// usageOf reads a usage object (or /generate's meta_info), in any of the APIs' words. Anthropic's input_tokens
+// UsageOf reads b, a usage object (or /generate's meta_info), in any of the APIs' words. Anthropic's input_tokens
 // are the fresh ones alone, which shows by the cache's own counts standing beside them.
-func usageOf(b []byte) Usage {
+func UsageOf(b []byte) Usage {
 	u := NoUsage()
 	read, created := -1, -1
 	for w := scan.Walk(b, 0); w.Next(); {
@@ -146,5 +146,5 @@ func tailUsage(b []byte) (Usage, bool) {
 	if i >= len(b) || b[i] != '}' || scan.Space(b, i+1) != len(b) {
 		return NoUsage(), false
 	}
-	return usageOf(usage), true
+	return UsageOf(usage), true
 }

@@ -63,6 +63,34 @@ func TestWalkVisitsEveryMember(t *testing.T) {
 	}
 }
 
+// visit reads a value with a cursor alone.
+func visit(c *Cursor) {
+	switch c.Kind() {
+	case Obj:
+		for c.Open('{'); c.Next(); {
+			c.Key()
+			visit(c)
+		}
+	case Arr:
+		for c.Open('['); c.Next(); {
+			visit(c)
+		}
+	default:
+		c.Skip()
+	}
+}
+
+func TestCursorAgreesWithEncodingJSON(t *testing.T) {
+	for _, text := range texts {
+		c := NewCursor([]byte(text))
+		visit(c)
+		c.End()
+		if want := json.Valid([]byte(text)); (c.Err == nil) != want {
+			t.Errorf("a cursor over %q: %v, encoding/json says valid = %v", text, c.Err, want)
+		}
+	}
+}
+
 func FuzzValue(f *testing.F) {
 	for _, text := range texts {
 		f.Add([]byte(text))
@@ -72,6 +100,12 @@ func FuzzValue(f *testing.F) {
 		want := json.Valid(b)
 		if err != nil && err.Reason == "nested too deeply" {
 			return
+		}
+		c := NewCursor(b)
+		visit(c)
+		c.End()
+		if (c.Err == nil) != want {
+			t.Fatalf("a cursor over %q: %v, encoding/json says valid = %v", b, c.Err, want)
 		}
 		if (err == nil) != want {
 			t.Fatalf("Valid(%q) = %v, encoding/json says valid = %v", b, err, want)

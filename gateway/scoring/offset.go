@@ -1,0 +1,131 @@
+package scoring
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"penstock/gateway/body/scan"
+)
+
+// offsets tells where in a text each of its tokens begins, in code points.
+//
+// Most tokens are the text's next characters. A token that is a part of a character is spelled by engines in
+// two ways. Where each of its bytes has a character, the bytes are known, and its offset is that of
+// the character it is a part of. As U+FFFD they are not: it is counted to the first character not yet found,
+// and the next token that can be found shows where the text goes on. A token that stands for no text (a special
+// one) begins and ends where it is.
+type offsets struct {
+	all    []byte // the whole text
+	text   []byte // what of it is ahead
+	points int    // code points that have begun
+	run    int    // code points of the tokens that were not found, since the last that was
+	token  []byte
+}
+
+// reset begins with a text, given as JSON strings (their quotes included) that follow each other.
+func (o *offsets) reset(strings ...[]byte) {
+	o.all, o.points, o.run = o.all[:0], 0, 0
+	o.text = o.all
+	for _, s := range strings {
+		o.extend(s)
+	}
+}
+
+// extend adds a JSON string to the end of the text, before the first token.
+func (o *offsets) extend(s []byte) {
+	o.all = scan.AppendDecoded(o.all, inner(s))
+	o.text = o.all
+}
+
+// next is the offset of the next token, given as a JSON string.
+func (o *offsets) next(token []byte) int {
+	o.token = scan.AppendDecoded(o.token[:0], inner(token))
+	t := o.token
+	if o.run > 0 && !bytes.ContainsRune(t, utf8.RuneError) {
+		o.resync(t)
+	}
+	at := o.points
+	if len(o.text) > 0 && !utf8.RuneStart(o.text[0]) {
+		at-- // inside a character
+	}
+	if o.run == 0 && (o.found(t) || o.foundBytes(t)) {
+		return at
+	}
+	if partial(t) {
+		o.run += utf8.RuneCount(t)
+	}
+	return at
+}
+
+// found steps over t if it is what comes next.
+func (o *offsets) found(t []byte) bool {
+	if !bytes.HasPrefix(o.text, t) {
+		return false
+	}
+	for _, c := range t {
+		if utf8.RuneStart(c) {
+			o.points++
+		}
+	}
+	o.text = o.text[len(t):]
+	return true
+}
+
+// foundBytes steps over the bytes that t spells in the byte alphabet of byte-level tokenizers.
+func (o *offsets) foundBytes(t []byte) bool {
+	var b [utf8.UTFMax * 4]byte // no more than a few characters are ever in parts
+	n := 0
+	for i := 0; i < len(t); n++ {
+		r, size := utf8.DecodeRune(t[i:])
+		c, ok := alphabetByte(r)
+		if !ok || n == len(b) {
+			return false
+		}
+		b[n] = c
+		i += size
+	}
+	return n > 0 && o.found(b[:n])
+}
+
+// alphabetByte is the byte that a character stands for where a token is spelled by bytes: that of Latin-1 (as
+// SGLang writes them), or, from U+0100 on, that of byte-level BPE's own alphabet, which has these for the 68
+// bytes that do not print, in order.
+func alphabetByte(r rune) (byte, bool) {
+	switch {
+	case r < 0x100:
+		return byte(r), true
+	case r >= 0x100 && r <= 0x120:
+		return byte(r - 0x100), true
+	case r >= 0x121 && r <= 0x142:
+		return byte(r - 0x121 + 0x7f), true
+	case r == 0x143:
+		return 0xad, true
+	}
+	return 0, false
+}
+
+// resync leaves the characters that tokens not found made up behind, as far as it takes for t to be next.
+func (o *offsets) resync(t []byte) {
+	rest := o.text
+	for k := 1; k <= o.run && len(rest) > 0; k++ {
+		_, size := utf8.DecodeRune(rest)
+		if rest = rest[size:]; bytes.HasPrefix(rest, t) {
+			o.text, o.run = rest, 0
+			o.points += k
+			return
+		}
+	}
+	if bytes.HasPrefix(o.text, t) {
+		o.run = 0
+	}
+}
+
+// partial says whether a token may be part of a character: it has something beyond ASCII.
+func partial(t []byte) bool {
+	for _, c := range t {
+		if c >= utf8.RuneSelf {
+			return true
+		}
+	}
+	return false
+}
