@@ -16,7 +16,8 @@
 //   - dialect.go: how a stream of each endpoint ends
 //   - errors.go: Error, how an exchange fails
 //   - decide.go, budget.go: whether another replica is tried
-//   - watch.go: Watch, the notice that a client has left
+//   - watch.go: Watch, the notice that a client has left; watch_epoll.go for
+//     Linux, watch_peek.go for other Unixes, watch_none.go for the rest
 //
 // An answer is not started before its first event (of a stream) or its whole
 // body (up to Options.MaxBuffered) has been read, so that a failure until then

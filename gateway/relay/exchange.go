@@ -257,14 +257,19 @@ func (x *exchange) fill() error {
 		if err == nil {
 			return nil
 		}
-		if !isTimeout(err) || (!x.limit.at.IsZero() && !time.Now().Before(x.limit.at)) {
-			return err
-		}
-		// The deadline that was armed was an earlier one.
-		if err := x.conn.rearmRead(x.limit.at); err != nil {
+		if err = x.early(err); err != nil {
 			return err
 		}
 	}
+}
+
+// early is nil if err is a deadline that was armed earlier than x.limit (see
+// conn.armRead), which is then armed; else it is err.
+func (x *exchange) early(err error) error {
+	if !isTimeout(err) || (!x.limit.at.IsZero() && !time.Now().Before(x.limit.at)) {
+		return err
+	}
+	return x.conn.rearmRead(x.limit.at)
 }
 
 // hangUp gives the connection and the reader back; the connection can serve

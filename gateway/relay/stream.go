@@ -79,7 +79,7 @@ func (x *exchange) statusFromEvent(a Answer) Answer {
 	x.body = append(x.body[:0], f.payload...)
 	x.resp.SetStatusCode(a.Status)
 	x.resp.Header.SetContentType("application/json")
-	x.body = x.resp.SwapBody(x.body)[:0]
+	x.handOver()
 	x.hangUp(false)
 	return a
 }

@@ -53,6 +53,9 @@ func TestWatchSeesTheClientLeave(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "close after pipelined bytes" && !seesPastBytes {
+				t.Skip("seen only with epoll")
+			}
 			server, client := pair(t)
 			gone := make(chan struct{})
 			w := r.Watch(server, func() { close(gone) })

@@ -41,12 +41,23 @@ func (x *exchange) startWhole(a Answer, length int) (Answer, error) {
 		if x.whole.look {
 			a.Usage, _ = sse.BodyUsage(x.body)
 		}
-		x.body = x.resp.SwapBody(x.body)[:0]
+		x.handOver()
 		x.hangUp(true)
 	case x.req.Whole:
 		return a, x.newError(KindTooLarge, errBodyLarge)
 	}
 	return a, nil
+}
+
+// handOver makes what was read the response's body, without copying. A large
+// one is not left to the connection, which would keep its buffer while idle.
+func (x *exchange) handOver() {
+	if len(x.body) > keepBuffer {
+		x.resp.SetBodyRaw(x.body)
+		x.body = nil
+		return
+	}
+	x.body = x.resp.SwapBody(x.body)[:0]
 }
 
 // readWhole reads the body into x.body. It reports false when there is more
@@ -67,9 +78,36 @@ func (x *exchange) readWhole(length, bound int) (complete bool, err error) {
 		case len(x.body) > bound:
 			return false, nil
 		}
+		if x.frame.kind == frameLength && x.frame.left >= int64(x.br.Size()) {
+			if err := x.readDirect(); err != nil {
+				return false, err
+			}
+			continue
+		}
 		end, err := x.fillBody(len(x.body) > 0)
 		if end || err != nil {
 			return end, err
+		}
+	}
+}
+
+// readDirect reads once into x.body, which has room for all of the body, past
+// the reader's buffer, which is empty.
+func (x *exchange) readDirect() error {
+	if err := x.armBody(len(x.body) > 0); err != nil {
+		return err
+	}
+	n := len(x.body)
+	for {
+		m, err := x.conn.Read(x.body[n : n+int(x.frame.left)])
+		if m > 0 {
+			x.body = x.body[:n+m]
+			x.frame.left -= int64(m)
+			x.frame.ended = x.frame.left == 0
+			return nil
+		}
+		if err = x.early(err); err != nil {
+			return err
 		}
 	}
 }
@@ -86,14 +124,9 @@ func (x *exchange) take() ([]byte, error) {
 }
 
 // fillBody waits for more of a body. It reports the end of one that ends with
-// its connection. The idle deadline applies once the body has begun.
+// its connection.
 func (x *exchange) fillBody(begun bool) (end bool, err error) {
-	x.limit = x.call.total()
-	now := time.Now()
-	if begun {
-		x.limit = x.limit.sooner(deadline(now, x.call.Timeouts.Idle), LimitIdle)
-	}
-	if err := x.conn.armRead(x.limit.at, now); err != nil {
+	if err := x.armBody(begun); err != nil {
 		return false, err
 	}
 	err = x.fill()
@@ -105,6 +138,17 @@ func (x *exchange) fillBody(begun bool) (end bool, err error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return false, err
+}
+
+// armBody sets the deadline for the next piece of a body. The idle deadline
+// applies once the body has begun.
+func (x *exchange) armBody(begun bool) error {
+	now := time.Now()
+	x.limit = x.call.total()
+	if begun {
+		x.limit = x.limit.sooner(deadline(now, x.call.Timeouts.Idle), LimitIdle)
+	}
+	return x.conn.armRead(x.limit.at, now)
 }
 
 // relayWhole passes on what has been read and then the rest, as it comes.

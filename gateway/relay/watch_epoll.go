@@ -1,3 +1,5 @@
+//go:build linux && !portablewatch
+
 package relay
 
 import (

@@ -1,0 +1,5 @@
+//go:build linux && !portablewatch
+
+package relay
+
+const seesPastBytes = true
