@@ -79,9 +79,10 @@ func matrixGate(t *testing.T, name string) (*gate, *faulty.Server) {
 		url = refusing(t)
 	}
 	g := newGate(t, url, Options{MaxEvent: bigEvent / 2})
-	g.timeouts.Request = 800 * time.Millisecond
-	if name == "16mb-event" {
-		g.timeouts.Request, g.timeouts.Idle = 10*time.Second, 10*time.Second // it is the size that is tested
+	g.timeouts = Timeouts{Connect: 5 * time.Second, First: 5 * time.Second, Idle: 5 * time.Second, Request: 10 * time.Second, Write: 5 * time.Second}
+	switch name {
+	case "half-event-then-silence", "headers-never", "first-token-never", "silence-mid-stream", "byte-per-second":
+		g.timeouts.First, g.timeouts.Idle, g.timeouts.Request = 150*time.Millisecond, 120*time.Millisecond, 300*time.Millisecond
 	}
 	return g, s
 }
@@ -148,7 +149,7 @@ func TestMatrixClientReadsSlowly(t *testing.T) {
 		c := dial(t, g.addr)
 		_ = c.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 		c.send(chatBody(name, stream))
-		<-time.After(150 * time.Millisecond)
+		<-time.After(80 * time.Millisecond)
 		check(t, c.read(), want)
 		g.outcome()
 	})

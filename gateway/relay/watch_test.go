@@ -182,23 +182,23 @@ func TestDisconnectReachesTheEngineWithin25ms(t *testing.T) {
 			s := faulty.Start(t, faulty.ByName(faulty.Matrix(bigEvent)))
 			g := newGate(t, s.URL, Options{})
 			g.timeouts = Timeouts{}
-			var p99, direct time.Duration
+			var worst, direct time.Duration
 			for range 3 { // a busy machine may need another try
-				p99, direct = leavings(t, g, s, c.fault, c.stream)
-				t.Logf("client's close to engine's, p99 of 40: %v through the relay, %v directly", p99, direct)
-				if p99 <= 25*time.Millisecond+direct {
+				worst, direct = leavings(t, g, s, c.fault, c.stream)
+				t.Logf("client's close to engine's, worst of 20: %v through the relay, %v directly", worst, direct)
+				if worst <= 25*time.Millisecond+direct {
 					return
 				}
 			}
-			t.Errorf("p99 %v, want at most 25ms more than the %v that it takes directly", p99, direct)
+			t.Errorf("p99 %v, want at most 25ms more than the %v that it takes directly", worst, direct)
 		})
 	}
 }
 
-// leavings is how long after a client's leaving the engine's connection is
+// leavings is how long, at worst, after a client's leaving the engine's connection is
 // closed, through the gate and directly.
 func leavings(t *testing.T, g *gate, s *faulty.Server, fault string, stream bool) (relayed, direct time.Duration) {
-	const n = 40
+	const n = 20
 	var took [2][]time.Duration
 	for i := range 2 * n {
 		addr := g.addr
@@ -226,5 +226,5 @@ func leavings(t *testing.T, g *gate, s *faulty.Server, fault string, stream bool
 	}
 	slices.Sort(took[0])
 	slices.Sort(took[1])
-	return took[0][n*99/100], took[1][n*99/100]
+	return took[0][n-1], took[1][n-1]
 }
