@@ -23,6 +23,7 @@ type env struct {
 // made by a function newXCmd(*env) *cobra.Command.
 func commands(e *env) []*cobra.Command {
 	return []*cobra.Command{
+		newBenchCmd(e),
 		newCheckCmd(e),
 		newEngineCmd(e),
 		newHealthCmd(e),
