@@ -96,7 +96,7 @@ func start(t testing.TB, args ...string) *Process {
 	t.Cleanup(func() {
 		p.Stop()
 		if t.Failed() {
-			t.Logf("penstock %s wrote:\n%s", strings.Join(args, " "), p.log.String())
+			t.Logf("penstock %s wrote at last:\n%s", strings.Join(args, " "), lastLines(p.log.String(), 60))
 		}
 	})
 	return p
@@ -156,6 +156,12 @@ func (p *Process) Signal(s syscall.Signal) {
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Fatalf("signal %v: %v", s, err)
 	}
+}
+
+// lastLines are the last n lines of a text.
+func lastLines(text string, n int) string {
+	lines := strings.SplitAfter(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
 
 // Log is what the process has written so far, the last 256 KiB of it.
