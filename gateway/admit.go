@@ -24,7 +24,7 @@ func (s *Server) admit(r *request) error {
 		}
 	}
 	var err error
-	if r.client.key.OnRateLimit == onRateLimitWait && !r.header("X-Penstock-No-Queue") {
+	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
 		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
 	} else {
 		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
@@ -74,8 +74,11 @@ func (r *request) maxWait() time.Duration {
 	return d
 }
 
-// readWait reads x-penstock-max-wait: seconds, or a duration as Go writes it.
-func (r *request) readWait() error {
+// readHeaders reads the headers by which a client steers its waiting:
+// x-penstock-no-queue, and x-penstock-max-wait in seconds or as Go writes durations.
+func (r *request) readHeaders() error {
+	r.noQueue = r.isOn("X-Penstock-No-Queue")
+	r.rankHeader = len(r.ctx.Request.Header.Peek(engineRankHeader)) > 0
 	v := string(trimSpace(r.ctx.Request.Header.Peek("X-Penstock-Max-Wait")))
 	if v == "" {
 		return nil
@@ -94,8 +97,8 @@ func (r *request) readWait() error {
 	return nil
 }
 
-// header reads a header that is on when it is there and neither 0 nor false.
-func (r *request) header(name string) bool {
+// isOn reads a header that is on when it is there and neither 0 nor false.
+func (r *request) isOn(name string) bool {
 	v := trimSpace(r.ctx.Request.Header.Peek(name))
 	return len(v) > 0 && string(v) != "0" && !asciiEqualFold(v, "false")
 }
@@ -123,10 +126,18 @@ func (s *Server) choose(r *request) error {
 // describe describes the request to the router and to the queue.
 func (r *request) describe() {
 	r.choice = router.Request{
-		Key: r.look.key.Key(), Tokens: r.input, Output: r.output, Streamed: r.look.view.Stream,
+		Key: r.key(), Tokens: r.input, Output: r.output, Streamed: r.look.view.Stream,
 		Lane: r.lane, Session: r.session(), Only: r.only(), Explain: r.target.pool.explains(),
 	}
 	r.ticket = r.newTicket()
+}
+
+// key is the prompt's; scoring requests stay out of the prefix index.
+func (r *request) key() router.Key {
+	if r.lane != router.Generate {
+		return router.Key{}
+	}
+	return r.look.key.Key()
 }
 
 func (r *request) newTicket() *limits.Ticket {
@@ -136,7 +147,7 @@ func (r *request) newTicket() *limits.Ticket {
 			Work: func() int { return r.target.pool.router.Work(&r.choice) },
 		},
 		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
-		Asked: r.clientWait, NoQueue: r.header("X-Penstock-No-Queue"),
+		Asked: r.clientWait, NoQueue: r.noQueue,
 	}
 }
 

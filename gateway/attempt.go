@@ -54,7 +54,7 @@ func (r *request) bind() error {
 // newAttempt takes over a lease; its end gives everything back.
 func (r *request) newAttempt(m *member, lease *router.Lease, done func(engine.Outcome)) *attempt {
 	r.tried++
-	a := &attempt{r: r, member: m, lease: lease, breaker: done, streamed: r.look.view.Stream, path: string(r.ctx.URI().PathOriginal())}
+	a := &attempt{r: r, member: m, lease: lease, breaker: done, streamed: r.look.view.Stream, path: r.pathFor(m.engine)}
 	a.addr = m.engine.Address(a.path)
 	a.engine = m.engine.Begin(a.addr.Ok)
 	a.call.ID = newID()
@@ -96,18 +96,21 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	if r.gone() {
 		a.call.Cancel(relay.ErrClientGone)
 	}
-	ans, err := up.Do(&a.call, a.request(), &r.ctx.Response)
+	ans, err := up.Do(&a.call, a.request(), r.response)
 	s.attempts.sent(a)
 	v := relay.Decide(a.facts(ans, err))
 	a.judge(v.Health, err)
-	if v.Pass {
+	switch {
+	case v.Pass && r.leg != nil:
+		return false, r.leg.take(a, ans)
+	case v.Pass:
 		a.deliver(ans)
 		return false, nil
 	}
 	if err == nil {
 		ans.Discard()
 	}
-	r.ctx.Response.Reset()
+	r.response.Reset()
 	if v.Retry && r.retryAllowed() {
 		a.abandon(ans, err)
 		return true, nil
@@ -137,9 +140,7 @@ func (a *attempt) deliver(ans relay.Answer) {
 	if ans.Status >= 400 {
 		r.record.code = "upstream"
 	}
-	r.ctx.Response.Header.Del("Server")
-	r.limitHeaders(nil)
-	r.ownHeaders()
+	r.headers()
 	if r.look.view.Endpoint == body.Responses {
 		a.rememberResponse(ans.Head())
 	}
@@ -180,6 +181,13 @@ func (a *attempt) request() *relay.Request {
 	if a.abortable(v) {
 		e.Set("rid", jsonString(a.call.ID))
 	}
+	if l := r.leg; l != nil {
+		q.Header, q.Streamed, q.Whole, q.Dialect = &r.header, false, true, relay.DialectNone
+		l.sent = l.job.Request(string(a.member.engine.Tongue()), l.part, e, r.look.segs[:0])
+		r.look.segs = l.sent.Body
+		q.Body = l.sent.Body
+		return q
+	}
 	if e.Empty() {
 		q.Body = [][]byte{r.ctx.PostBody()}
 		return q
@@ -192,7 +200,7 @@ func (a *attempt) request() *relay.Request {
 // tellRank adds the data-parallel rank, unless the client may and does say one itself.
 func (a *attempt) tellRank(q *relay.Request, e *body.Edits) {
 	r := a.r
-	if r.steers && (len(r.ctx.Request.Header.Peek(engineRankHeader)) > 0 || r.look.view.Has("routed_dp_rank") || r.look.view.Has("data_parallel_rank")) {
+	if r.steers && (r.rankHeader || r.look.view.Has("routed_dp_rank") || r.look.view.Has("data_parallel_rank")) {
 		return
 	}
 	if a.addr.HeaderName != "" {

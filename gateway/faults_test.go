@@ -196,12 +196,16 @@ func TestWhatWaitsOnAnUnhealthyReplicaIsAnsweredElsewhere(t *testing.T) {
 	for range 2 {
 		go func() { got <- ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", auth) }()
 	}
-	<-begun
-	for r, m := range g.pools.members {
-		if r.ID() == "a" {
-			g.attempts.cancelOn(m, relay.ErrUnhealthy)
-		}
+	var frozen *member
+	if r, ok := g.fleet.Replica("a"); ok {
+		frozen = g.pools.member(r)
 	}
+	go func() {
+		for range begun {
+			g.attempts.cancelOn(frozen, relay.ErrUnhealthy)
+		}
+	}()
+	defer close(begun)
 	for range 2 {
 		if x := <-got; x.status != 200 {
 			t.Errorf("got %d %s, want 200 from the other replica", x.status, x.body)

@@ -37,7 +37,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 // begin takes the request in.
 func (s *Server) begin(ctx *fasthttp.RequestCtx) *request {
 	return &request{
-		s: s, ctx: ctx, snap: s.snapshot.Load(), start: time.Now(),
+		s: s, ctx: ctx, response: &ctx.Response, snap: s.snapshot.Load(), start: time.Now(),
 		id: requestID(ctx.Request.Header.Peek("X-Request-Id")),
 	}
 }
@@ -66,15 +66,20 @@ func (s *Server) contain(r *request) {
 	if v == nil {
 		return
 	}
+	s.panicked(r, v)
+	r.ctx.Response.Reset()
+	r.ctx.SetConnectionClose()
+	r.fail(internalError(errPanic))
+}
+
+// panicked reports a panic and gives back what the attempt held.
+func (s *Server) panicked(r *request, v any) {
 	s.metrics.Panic()
 	s.log.Error("a request panicked; this is a bug in Penstock", "request_id", r.id, "panic", v, "stack", string(debug.Stack()))
 	if a := r.attempt; a != nil {
 		a.call.Cancel(errPanic)
 		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
 	}
-	r.ctx.Response.Reset()
-	r.ctx.SetConnectionClose()
-	r.fail(internalError(errPanic))
 }
 
 // generate is the way of a request that an engine answers.
@@ -82,6 +87,12 @@ func (s *Server) generate(r *request) {
 	err := s.identify(r)
 	if err == nil {
 		err = s.admit(r)
+	}
+	if err == nil && r.splits() {
+		if err = s.score(r); err != nil {
+			r.fail(err)
+		}
+		return
 	}
 	for again := true; err == nil && again; {
 		if err = s.choose(r); err == nil {
@@ -100,7 +111,7 @@ func (s *Server) identify(r *request) error {
 		return err
 	}
 	r.watchClient()
-	if err := r.readWait(); err != nil {
+	if err := r.readHeaders(); err != nil {
 		return err
 	}
 	r.look = s.looks.Get().(*look) //nolint:forcetypeassert // the pool holds nothing else
@@ -164,7 +175,7 @@ func (r *request) checkEngineFields() error {
 		return nil
 	}
 	field := r.look.view.EngineField()
-	if field == "" && len(r.ctx.Request.Header.Peek(engineRankHeader)) > 0 {
+	if field == "" && r.rankHeader {
 		field = engineRankHeader
 	}
 	if field == "" {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"penstock/configs"
+	"penstock/engine"
 	"penstock/engine/local"
 	"penstock/metrics"
 )
@@ -83,6 +85,9 @@ func startGateway(t testing.TB, yaml string, args ...string) *harness {
 	if err := h.WaitKnown(ctx); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "all replicas usable", func() bool {
+		return !slices.ContainsFunc(h.fleet.Replicas(), func(r *engine.Replica) bool { return !r.Usable() })
+	})
 	return h
 }
 

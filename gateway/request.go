@@ -19,12 +19,15 @@ import (
 // request is one request on its way. It belongs to the goroutine that serves
 // its connection: the handler first, then the writing of the answer.
 type request struct {
-	s     *Server
-	ctx   *fasthttp.RequestCtx
-	snap  *snapshot
-	route *route
-	id    string
-	start time.Time
+	s        *Server
+	ctx      *fasthttp.RequestCtx
+	response *fasthttp.Response     // ctx's, or that of a part
+	header   fasthttp.RequestHeader // of a part: its own copy
+	leg      *leg                   // of a scoring request; nil: the request is whole
+	snap     *snapshot
+	route    *route
+	id       string
+	start    time.Time
 
 	// Who leaves is noticed by watch, which ends wait.
 	watch *relay.Watch
@@ -45,6 +48,8 @@ type request struct {
 	input       int           // estimated prompt tokens
 	output      int           // reserved output tokens
 	clientWait  time.Duration // x-penstock-max-wait; 0: not given
+	noQueue     bool          // x-penstock-no-queue
+	rankHeader  bool          // the client says a data-parallel rank itself
 
 	choice  router.Request
 	attempt *attempt                   // the current one
@@ -139,6 +144,20 @@ func (r *request) fail(err error) {
 	}
 	r.limitHeaders(err)
 	r.ownHeaders()
+	r.settle()
+}
+
+// headers are those of every answer that an engine has a part in.
+func (r *request) headers() {
+	r.ctx.Response.Header.Del("Server")
+	r.limitHeaders(nil)
+	r.ownHeaders()
+}
+
+// finish ends a request whose answer is in the response.
+func (r *request) finish() {
+	r.stopWatching()
+	r.headers()
 	r.settle()
 }
 

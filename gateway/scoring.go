@@ -1,16 +1,355 @@
 package gateway
 
-import "penstock/gateway/body"
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"penstock/engine"
+	"penstock/gateway/body"
+	"penstock/gateway/relay"
+	"penstock/gateway/scoring"
+	"penstock/gateway/sse"
+	"penstock/limits"
+	"penstock/router"
+)
+
+// leg is what makes a request one part of a scoring request: it has a ticket,
+// a lease and attempts of its own, and hands its answer to the whole.
+type leg struct {
+	whole    *request
+	job      *scoring.Job
+	part     scoring.Part
+	sent     scoring.Request
+	response fasthttp.Response
+	answer   *scoring.Answer
+	refused  int // the status of an engine's refusal, which is the whole's answer; 0: none
+	usage    sse.Usage
+}
+
+// errSibling ends the other parts when one has failed: the whole has failed.
+var errSibling = errors.New("another part of the request failed")
+
+// score is the way of a request for the log-probabilities of its prompt, from
+// admission on: split over replicas, each part checked, merged into one answer.
+func (s *Server) score(r *request) error {
+	job := scoring.New(&r.look.view)
+	legs := r.split(&job)
+	failed := s.runLegs(r, legs)
+	if failed != nil {
+		r.sumLegs(legs, limits.OutcomeFailed)
+		if r.gone() {
+			r.used.Outcome = limits.OutcomeAborted
+			return errClientGone
+		}
+		return failed
+	}
+	r.sumLegs(legs, limits.OutcomeDone)
+	if l := refusedLeg(legs); l != nil {
+		r.passRefusal(l)
+		return nil
+	}
+	r.deliverMerged(&job, legs)
+	return nil
+}
+
+// split deals the prompts out over the replicas that score.
+func (r *request) split(job *scoring.Job) []*request {
+	v, pl := &r.look.view, r.target.pool
+	only := r.only()
+	replicas, most := 0, 0
+	for route, m := range *pl.members.Load() {
+		if m.engine.Usable() && (only == nil || only(route)) {
+			replicas++
+			if n := scoring.MaxPromptsOf(string(m.engine.Tongue())); n > 0 && (most == 0 || n < most) {
+				most = n
+			}
+		}
+	}
+	cfg := &r.snap.cfg.Scoring
+	tokens := func(i int) int {
+		if p := v.Prompts[i]; p.Kind == body.Text {
+			return int(pl.estimator.Input(pl.name, limits.Size{Bytes: p.End - p.Start - 2}))
+		}
+		return v.Prompts[i].Tokens
+	}
+	if len(v.Prompts) == 0 {
+		tokens = func(int) int { return r.input }
+	}
+	parts := job.Split(tokens, scoring.SplitOptions{Parts: replicas, MinTokens: cfg.SplitTokens, MaxTokens: cfg.MaxInFlightTokens, MaxPrompts: most})
+	legs := make([]*request, len(parts))
+	for i, p := range parts {
+		legs[i] = r.newLeg(job, p)
+	}
+	return legs
+}
+
+// newLeg makes one part a request of its own.
+func (r *request) newLeg(job *scoring.Job, p scoring.Part) *request {
+	l := &leg{whole: r, job: job, part: p}
+	q := &request{
+		s: r.s, ctx: r.ctx, snap: r.snap, route: r.route, id: r.id, start: r.start, leg: l, response: &l.response,
+		client: r.client, target: r.target, asked: r.asked, steers: r.steers, lane: r.lane,
+		reservation: r.reservation, clientWait: r.clientWait, noQueue: r.noQueue, rankHeader: r.rankHeader,
+		input: max(1, p.Tokens), output: r.output * (p.To - p.From) / max(1, r.look.view.PromptCount()),
+	}
+	q.look = &look{view: r.look.view, key: r.look.key}
+	r.ctx.Request.Header.CopyTo(&q.header)
+	q.wait, q.leave = context.WithCancelCause(r.wait)
+	return q
+}
+
+// runLegs runs all parts at once; the first failure ends the others.
+func (s *Server) runLegs(r *request, legs []*request) (failed error) {
+	var (
+		wg sync.WaitGroup
+		mu sync.Mutex
+	)
+	for _, q := range legs {
+		wg.Go(func() {
+			err := s.runLeg(q)
+			if err == nil && q.leg.refused == 0 {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil && (failed == nil || errors.Is(failed, errSibling)) {
+				failed = err
+			}
+			for _, other := range legs {
+				if other != q {
+					other.leave(errSibling)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil && errors.Is(failed, errSibling) { // an engine refused one part, the others were ended
+		return nil
+	}
+	return failed
+}
+
+// runLeg is choose and relayAttempt for one part.
+func (s *Server) runLeg(q *request) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = s.legPanicked(q, v)
+		}
+	}()
+	stop := context.AfterFunc(q.wait, func() {
+		if c := q.calling.Load(); c != nil {
+			c.Cancel(relay.ErrClientGone)
+		}
+	})
+	defer stop()
+	for again := true; err == nil && again; {
+		if err = s.choose(q); err == nil {
+			again, err = s.relayAttempt(q)
+		}
+	}
+	if q.ticket != nil {
+		q.target.pool.queue.Settle(q.ticket, q.uncachedUsed(), max(0, q.leg.usage.Completion))
+	}
+	if err != nil && errors.Is(context.Cause(q.wait), errSibling) {
+		return errSibling
+	}
+	return err
+}
+
+func (s *Server) legPanicked(q *request, v any) error {
+	s.panicked(q, v)
+	return internalError(errPanic)
+}
+
+// take is the delivery of a part's answer: it is checked, and kept for the merge.
+func (l *leg) take(a *attempt, ans relay.Answer) error {
+	a.status = ans.Status
+	b := l.response.Body()
+	l.usage = ans.Usage
+	ans.Discard()
+	if ans.Status >= 400 {
+		l.refused = ans.Status
+		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
+		return nil
+	}
+	answer, err := l.job.Check(&l.sent, b)
+	if err != nil {
+		a.end(relay.Result{Usage: ans.Usage}, limits.OutcomeDone)
+		a.member.metrics.Failed("protocol")
+		e := serverError(fasthttp.StatusBadGateway, "upstream_error", "The engine's answer could not be read.")
+		if m, ok := errors.AsType[*scoring.Missing](err); ok {
+			e = serverError(fasthttp.StatusBadGateway, "echo_logprobs_missing", "The engine answered 200, but without the log-probabilities of the prompt: %s.", m.Reason)
+		}
+		e.Cause, e.Retry = err, retryNo
+		return e
+	}
+	l.answer = answer
+	a.end(relay.Result{Usage: ans.Usage, Bytes: int64(len(b))}, limits.OutcomeDone)
+	return nil
+}
+
+// sumLegs makes the whole's record of its parts'.
+func (r *request) sumLegs(legs []*request, out limits.Outcome) {
+	r.used.Outcome = out
+	var replicas []string
+	sent := false
+	for _, q := range legs {
+		sent = sent || q.tried > 0
+		if q.record.replica != "" && !slices.Contains(replicas, q.record.replica) {
+			replicas = append(replicas, q.record.replica)
+		}
+		r.record.queued = max(r.record.queued, q.record.queued)
+		r.record.retries = append(r.record.retries, q.record.retries...)
+		if q.leg.answer == nil {
+			continue
+		}
+		r.used.Input += max(0, int64(q.leg.usage.Prompt))
+		r.used.Output += max(0, int64(q.leg.usage.Completion))
+		r.record.prompt += max(0, q.leg.usage.Prompt)
+		r.record.cached += max(0, q.leg.usage.Cached)
+		r.record.completion += max(0, q.leg.usage.Completion)
+	}
+	if !sent {
+		r.used.Outcome = limits.OutcomeReturned
+	}
+	r.record.replica = joinShort(replicas)
+}
+
+func joinShort(names []string) string {
+	const most = 4
+	out := ""
+	for i, n := range names {
+		if i == most {
+			return out + ",…"
+		}
+		if i > 0 {
+			out += ","
+		}
+		out += n
+	}
+	return out
+}
+
+func refusedLeg(legs []*request) *leg {
+	for _, q := range legs {
+		if q.leg.refused > 0 {
+			return q.leg
+		}
+	}
+	return nil
+}
+
+// passRefusal answers with an engine's own refusal of one part.
+func (r *request) passRefusal(l *leg) {
+	r.used = limits.Actual{Outcome: limits.OutcomeFailed}
+	l.response.CopyTo(&r.ctx.Response)
+	r.record.status, r.record.code = l.refused, "upstream"
+	r.finish()
+}
+
+// deliverMerged starts the answer that is made of the parts'.
+func (r *request) deliverMerged(job *scoring.Job, legs []*request) {
+	parts := make([]*scoring.Answer, len(legs))
+	for i, q := range legs {
+		parts[i] = q.leg.answer
+	}
+	m := job.Merge(parts, scoring.MergeOptions{Model: jsonString(r.modelName()), Created: time.Now().Unix()})
+	first := &legs[0].leg.response
+	first.Header.CopyTo(&r.ctx.Response.Header)
+	r.record.status = fasthttp.StatusOK
+	r.ctx.Response.Header.SetContentType("application/json")
+	size := -1
+	if m.Streamed() {
+		r.ctx.Response.Header.SetContentType("text/event-stream")
+	} else {
+		size = m.Len()
+	}
+	if b := m.Verbatim(); b != nil && len(legs) == 1 {
+		r.ctx.Response.SetBodyRaw(b)
+		r.record.bytes = int64(len(b))
+		r.finish()
+		return
+	}
+	r.headers()
+	r.ctx.Response.SetBodyStream(&mergedBody{r: r, m: m}, size)
+}
+
+// modelName is the model as the client named it.
+func (r *request) modelName() string {
+	if r.asked != "" {
+		return r.asked
+	}
+	return r.target.pool.name
+}
+
+// mergedBody writes a merged answer and then ends its request.
+type mergedBody struct {
+	r      *request
+	m      *scoring.Merged
+	failed bool
+}
+
+// SupportsBodyWriteTo tells fasthttp to call WriteTo instead of Read.
+func (b *mergedBody) SupportsBodyWriteTo() bool { return true }
+
+func (b *mergedBody) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+// WriteTo writes the answer, within timeouts.write.
+func (b *mergedBody) WriteTo(w io.Writer) (int64, error) {
+	if d := b.r.timeouts().Write; d > 0 {
+		_ = b.r.ctx.SetWriteDeadline(time.Now().Add(d))
+	}
+	bw := bufio.NewWriterSize(w, 64<<10)
+	n, err := b.m.WriteTo(bw)
+	if err == nil {
+		err = bw.Flush()
+	}
+	b.r.record.bytes, b.failed = n, err != nil
+	if err != nil {
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, nil
+}
+
+func (b *mergedBody) Close() error {
+	if b.failed {
+		b.r.record.status, b.r.record.code = errClientGone.Status, errClientGone.Code
+	}
+	b.r.stopWatching()
+	b.r.settle()
+	return nil
+}
+
+// pathFor is where the request is sent on an engine: the client's path, but for
+// echo requests that this engine's own route cannot answer.
+func (r *request) pathFor(e *engine.Replica) string {
+	path := string(r.ctx.URI().PathOriginal())
+	if r.leg == nil {
+		return path
+	}
+	var none body.Edits
+	if q := r.leg.job.Request(string(e.Tongue()), r.leg.part, &none, nil); q.Path != "" {
+		return q.Path
+	}
+	return path
+}
 
 // isScoring says that the request asks for the log-probabilities of its prompt.
-func isScoring(v *body.View) bool {
-	switch {
-	case v.Echo && v.Logprobs >= 0:
-		return true
-	case v.PromptLogprobs >= 0:
-		return true
-	case v.Endpoint == body.Generate:
-		return v.ReturnLogprob && v.LogprobStartLen == 0
+func isScoring(v *body.View) bool { return scoring.Scores(v) }
+
+// splits says that the request goes the way of score: what only an engine
+// understands, a stream of prompt_logprobs, is relayed as it comes.
+func (r *request) splits() bool {
+	if r.lane != router.Score {
+		return false
 	}
-	return false
+	job := scoring.New(&r.look.view)
+	return job.Whole()
 }
