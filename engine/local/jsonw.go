@@ -2,6 +2,7 @@ package local
 
 import (
 	"strconv"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -70,3 +71,22 @@ func appendInt[T int | int64 | uint32](b []byte, n T) []byte {
 func appendFloat(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', -1, 64) }
 
 func appendBool(b []byte, v bool) []byte { return strconv.AppendBool(b, v) }
+
+// buffers keeps the memory of answers between requests.
+type buffers struct{ pool sync.Pool }
+
+// maxKept bounds what is kept of one buffer: a large scoring answer is rare.
+const maxKept = 1 << 20
+
+func (p *buffers) get() []byte {
+	if b, ok := p.pool.Get().(*[]byte); ok {
+		return (*b)[:0]
+	}
+	return make([]byte, 0, 4<<10)
+}
+
+func (p *buffers) put(b []byte) {
+	if b != nil && cap(b) <= maxKept {
+		p.pool.Put(&b)
+	}
+}

@@ -95,10 +95,8 @@ func (s *Server) nativePrompts(c *call, w *nativeWire) error {
 		return err
 	}
 	c.prompts = prompts
-	var probe []json.RawMessage
-	if json.Unmarshal(raw, &probe) == nil && len(probe) > 0 {
-		c.native.list = probe[0][0] == '"' || probe[0][0] == '['
-	}
+	_, single := readIDs(raw)
+	c.native.list = raw[0] == '[' && !single
 	return nil
 }
 

@@ -64,44 +64,26 @@ func (s *Server) completionPrompts(raw json.RawMessage) ([]prompt, error) {
 	if len(raw) == 0 {
 		return nil, badRequest("prompt", "1 validation error: prompt: field required.")
 	}
-	if raw[0] == '"' {
-		var text string
-		if json.Unmarshal(raw, &text) != nil {
-			return nil, bad
-		}
+	if text, ok := unquote(raw); ok {
 		return s.checkPrompts([]prompt{s.textPrompt(text)})
 	}
-	var items []json.RawMessage
-	if raw[0] != '[' || json.Unmarshal(raw, &items) != nil {
+	if ids, ok := readIDs(raw); ok {
+		return s.checkPrompts([]prompt{{tokens: ids}})
+	}
+	items, ok := elements(raw)
+	if !ok {
 		return nil, bad
 	}
-	if len(items) == 0 {
-		return nil, badRequest("prompt", "prompt: must not be empty.")
-	}
-	var prompts []prompt
-	switch items[0][0] {
-	case '"':
-		var texts []string
-		if json.Unmarshal(raw, &texts) != nil {
+	prompts := make([]prompt, len(items))
+	for i, item := range items {
+		if item[0] != items[0][0] {
+			return nil, bad // strings and lists mixed
+		}
+		if text, ok := unquote(item); ok {
+			prompts[i] = s.textPrompt(text)
+		} else if prompts[i].tokens, ok = readIDs(item); !ok {
 			return nil, bad
 		}
-		for _, text := range texts {
-			prompts = append(prompts, s.textPrompt(text))
-		}
-	case '[':
-		var lists [][]uint32
-		if json.Unmarshal(raw, &lists) != nil {
-			return nil, bad
-		}
-		for _, ids := range lists {
-			prompts = append(prompts, prompt{tokens: ids})
-		}
-	default:
-		var ids []uint32
-		if json.Unmarshal(raw, &ids) != nil {
-			return nil, bad
-		}
-		prompts = []prompt{{tokens: ids}}
 	}
 	return s.checkPrompts(prompts)
 }
@@ -114,6 +96,9 @@ func (s *Server) textPrompt(text string) prompt {
 const maxPrompts = 1024
 
 func (s *Server) checkPrompts(prompts []prompt) ([]prompt, error) {
+	if len(prompts) == 0 {
+		return nil, badRequest("prompt", "prompt: must not be empty.")
+	}
 	if len(prompts) > maxPrompts {
 		return nil, badRequest("prompt", "prompt: %d prompts in one request, at most %d are allowed.", len(prompts), maxPrompts)
 	}

@@ -63,29 +63,45 @@ type message struct {
 // content is a string, a list of parts, or null.
 type content string
 
+// UnmarshalJSON reads one of the forms.
 func (c *content) UnmarshalJSON(b []byte) error {
-	var s string
+	bad := badRequest("messages", "messages: content must be a string or a list of parts.")
 	if b[0] != '[' {
-		if err := json.Unmarshal(b, &s); err != nil {
-			return badRequest("messages", "messages: content must be a string or a list of parts")
+		s, ok := unquote(b)
+		if !ok && string(b) != "null" {
+			return bad
 		}
 		*c = content(s)
 		return nil
 	}
 	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
+		Type string      `json:"type"`
+		Text contentText `json:"text"`
 	}
 	if err := json.Unmarshal(b, &parts); err != nil {
-		return badRequest("messages", "messages: content must be a string or a list of parts")
+		return bad
 	}
+	var s strings.Builder
 	for _, p := range parts {
 		if p.Type != "text" && p.Type != "input_text" && p.Type != "output_text" {
-			return badRequest("messages", "messages: a part of type %q: this model reads text only", p.Type)
+			return badRequest("messages", "messages: a part of type %q: this model reads text only.", p.Type)
 		}
-		s += p.Text
+		s.WriteString(string(p.Text))
 	}
-	*c = content(s)
+	*c = content(s.String())
+	return nil
+}
+
+// contentText is a string, read without a second validation.
+type contentText string
+
+// UnmarshalJSON reads a string or null.
+func (t *contentText) UnmarshalJSON(b []byte) error {
+	s, ok := unquote(b)
+	if !ok && string(b) != "null" {
+		return errors.New("expected a string")
+	}
+	*t = contentText(s)
 	return nil
 }
 

@@ -119,6 +119,7 @@ func (s *Server) serveCompletion(ctx *fasthttp.RequestCtx) error {
 
 // answerCall generates what a call asks for.
 func (s *Server) answerCall(ctx *fasthttp.RequestCtx, c *call) error {
+	ctx.Request.ReleaseBody(64 << 10) // all of it has been copied
 	if err := s.readRank(ctx, c); err != nil {
 		return err
 	}
@@ -145,7 +146,9 @@ func (s *Server) answerCall(ctx *fasthttp.RequestCtx, c *call) error {
 	if err := x.finish(); err != nil {
 		return err
 	}
-	answer(ctx, x.whole(nil))
+	b := x.whole(s.buffers.get())
+	answer(ctx, b)
+	s.buffers.put(b)
 	return nil
 }
 

@@ -32,6 +32,7 @@ type Server struct {
 	conns   *conns
 	live    *live
 	faults  faults
+	buffers buffers
 	closing chan struct{}
 	closed  atomic.Bool
 	stop    sync.Once
@@ -58,7 +59,6 @@ func New(o Options) (*Server, error) {
 		Name:                  "penstock-local",
 		MaxRequestBodySize:    1 << 30,
 		ReadBufferSize:        16 << 10,
-		ReduceMemoryUsage:     true,
 		IdleTimeout:           5 * time.Second, // as both engines do
 		SecureErrorLogMessage: true,
 		CloseOnShutdown:       true,

@@ -3,9 +3,11 @@ package local
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if flag.Lookup("test.bench").Value.String() != "" {
+		os.Exit(m.Run()) // fasthttp's client leaves goroutines behind for seconds
+	}
 	// fasthttp's worker pool sweeps every ten seconds and sees only then that it
 	// was stopped; its clock for the Date header never stops.
 	goleak.VerifyTestMain(m,

@@ -36,7 +36,7 @@ type position struct {
 }
 
 func newStream(x *exchange) *stream {
-	s := &stream{x: x, form: x.former(), pos: make([]position, len(x.gens))}
+	s := &stream{x: x, form: x.former(), pos: make([]position, len(x.gens)), buf: x.srv.buffers.get()}
 	for i, g := range x.gens {
 		s.pos[i].g = g
 	}
@@ -54,6 +54,8 @@ func (s *stream) SupportsBodyWriteTo() bool { return true }
 // Close is called when the answer is over, however it ended.
 func (s *stream) Close() error {
 	s.x.end()
+	s.x.srv.buffers.put(s.buf)
+	s.buf = nil
 	return nil
 }
 

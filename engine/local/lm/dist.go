@@ -107,27 +107,46 @@ func (d *Dist) Best() uint32 {
 // probabilities that Model.Prob gives.
 func (d *Dist) Top(dst []Choice, n int) []Choice {
 	from := len(dst)
-	dst = append(dst, d.list...)
-	tail := 0
-	for _, w := range d.m.byUni {
-		if tail == n {
-			break
-		}
-		if d.slot[w] == 0 {
-			dst = append(dst, Choice{w, d.alpha * d.m.uni[w]})
-			tail++
-		}
+	for _, c := range d.list {
+		dst = insert(dst, from, n, c)
 	}
-	slices.SortFunc(dst[from:], byProbability)
-	dst = dst[:min(len(dst), from+n)]
+	for _, w := range d.m.byUni {
+		if d.slot[w] != 0 {
+			continue
+		}
+		c := Choice{w, d.alpha * d.m.uni[w]}
+		if len(dst)-from == n && (n == 0 || byProbability(c, dst[len(dst)-1]) > 0) {
+			break // the tail descends
+		}
+		dst = insert(dst, from, n, c)
+	}
 	for i := range dst[from:] {
 		dst[from+i].P = d.m.Prob(d.state, dst[from+i].Token)
 	}
 	return dst
 }
 
+// insert keeps the n likeliest in dst[from:], in order.
+func insert(dst []Choice, from, n int, c Choice) []Choice {
+	if len(dst)-from == n {
+		if n == 0 || byProbability(c, dst[len(dst)-1]) > 0 {
+			return dst
+		}
+		dst = dst[:len(dst)-1]
+	}
+	i, _ := slices.BinarySearchFunc(dst[from:], c, byProbability)
+	return slices.Insert(dst, from+i, c)
+}
+
+// byProbability orders the likeliest first, the smaller id among equals.
 func byProbability(a, b Choice) int {
-	return cmp.Or(cmp.Compare(b.P, a.P), cmp.Compare(a.Token, b.Token))
+	switch {
+	case a.P > b.P:
+		return -1
+	case a.P < b.P:
+		return 1
+	}
+	return cmp.Compare(a.Token, b.Token)
 }
 
 // Rank is a token's place among all by probability, 1 for the likeliest;
