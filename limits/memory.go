@@ -24,7 +24,6 @@ type entry struct {
 	last    int64   // number of the newest charge
 	live    []int64 // numbers of the charges not settled yet, ascending
 	held    Cost    // what those reserved
-	typical Cost    // the newest one's, for "next admission"
 
 	slots int64         // requests at once
 	hold  time.Duration // moving mean of the time a slot is held
@@ -242,7 +241,6 @@ func (e *entry) charge(seq int64, r *Reservation, s *scopeState) {
 	e.last = seq
 	e.live = append(e.live, seq)
 	e.held = e.held.Add(r.cost)
-	e.typical = r.cost
 }
 
 // settle replaces what r reserved by what it used.

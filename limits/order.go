@@ -30,8 +30,8 @@ type Item struct {
 	work   int       // uncached input tokens when last asked
 	price  float64   // orders the requests of one key: less goes first
 	passed time.Time // when another went first because it fitted nowhere; zero: not yet
-	asked  bool      // Ready was called
-	ready  bool      // and said yes
+	asked  bool      // Ready was called, or will say yes
+	ready  bool      // Ready said yes
 	weight float64
 	charge float64 // charged at dispatch, over weight
 	share  *share
@@ -130,7 +130,6 @@ func (o *Order) Push(now, since time.Time, it *Item) {
 		s.looked = now
 	}
 	it.share, it.state, it.since, it.passed = s, itemWaiting, since, time.Time{}
-	it.asked, it.ready = false, false
 	o.look(it)
 	i, _ := slices.BinarySearchFunc(s.waiting, it, func(a, b *Item) int {
 		return cmp.Or(cmp.Compare(a.price, b.price), -1) // after its equals

@@ -119,6 +119,7 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 	}
 	if r := t.Reservation; r != nil && t.Ready == nil {
 		t.Ready = func() bool { return r.TrySlot(time.Now()) }
+		t.asked = r.slotHeld() // got with the reservation: others that wait for one must not hide it
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,13 +176,13 @@ func (q *Queue) await(ctx context.Context, t *Ticket) error {
 		case <-t.done:
 			return t.err
 		case <-ctx.Done():
-			return q.leave(t, context.Cause(ctx))
+			return q.leave(t, func() error { return context.Cause(ctx) })
 		case <-timer.C:
 		}
 		now := time.Now()
 		left := t.deadline.Sub(now)
 		if left <= 0 {
-			return q.leave(t, q.timeout(t, now))
+			return q.leave(t, func() error { return q.timeout(t, now) })
 		}
 		q.nudge(now)
 		timer.Reset(min(nudge, left))
@@ -200,10 +201,10 @@ func (q *Queue) nudge(now time.Time) {
 
 // leave takes a waiting ticket out for the reason given, unless it was
 // resolved meanwhile: a ticket that was bound stays bound.
-func (q *Queue) leave(t *Ticket, why error) error {
+func (q *Queue) leave(t *Ticket, why func() error) error {
 	q.mu.Lock()
 	if !t.resolved && t.binding {
-		t.left = why
+		t.left = why()
 		q.mu.Unlock()
 		<-t.done
 		return t.err
@@ -211,7 +212,7 @@ func (q *Queue) leave(t *Ticket, why error) error {
 	defer q.mu.Unlock()
 	if !t.resolved {
 		q.order.Remove(&t.Item)
-		q.resolve(t, why)
+		q.resolve(t, why())
 	}
 	return t.err
 }
@@ -387,11 +388,19 @@ func (d *drainRate) dispatched(now time.Time, others bool) {
 // those refused do not come back together: a second at least, a minute at most.
 func (d *drainRate) until(n int) time.Duration {
 	est := 5.0 // nothing known
-	if seen := 1 - fade(d.at.Sub(d.since)); d.rate > 0 && seen > 0 {
-		est = float64(n) / (d.rate / seen)
+	if r := d.perSecond(); r > 0 {
+		est = float64(n) / r
 	}
 	est *= 0.8 + 0.4*rand.Float64()
 	return time.Duration(min(60, max(1, est)) * float64(time.Second))
+}
+
+// perSecond is the rate; 0: not known.
+func (d *drainRate) perSecond() float64 {
+	if seen := 1 - fade(d.at.Sub(d.since)); d.rate > 0 && seen > 0 {
+		return d.rate / seen
+	}
+	return 0
 }
 
 func fade(d time.Duration) float64 { return math.Exp(-d.Seconds() / drainFade) }

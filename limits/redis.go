@@ -60,7 +60,10 @@ type change struct {
 	cause    error
 }
 
-var errRedisOpen = errors.New("the breaker round Redis is open")
+var (
+	errRedisOpen  = errors.New("the breaker round Redis is open")
+	errShortReply = errors.New("redis: a script answered with too few values")
+)
 
 func newRedisStore(l *Limiter, o Options) (*redisStore, error) {
 	opts, err := redisOptions(&o.Redis)
@@ -205,17 +208,14 @@ func (s *redisStore) reserve(now time.Time, r *Reservation) ([]violation, error)
 	s.identify(r)
 	reply, err := s.call("reserve", s.reserveScript, r.keys, s.reserveArgs(r))
 	if err == nil && len(reply) != 4+9*r.n {
-		err = fmt.Errorf("redis answered reserve with %d values, want %d", len(reply), 4+9*r.n)
+		err = errShortReply
 	}
 	if err != nil {
 		s.worker.abort(r)
 		return nil, err
 	}
 	r.where = inRedis
-	n := make([]int64, len(reply))
-	for i, v := range reply {
-		n[i], _ = v.(int64)
-	}
+	n := integers(reply)
 	if n[0] == 0 {
 		return violations(r, n), nil
 	}
@@ -243,6 +243,26 @@ func (s *redisStore) reserveArgs(r *Reservation) []any {
 		args = append(args, slotsOf(sc.limits, 1))
 	}
 	return args
+}
+
+// integers are a script's answer.
+func integers(reply []any) []int64 {
+	n := make([]int64, len(reply))
+	for i, v := range reply {
+		n[i], _ = v.(int64)
+	}
+	return n
+}
+
+// reset forgets what the subjects used.
+func (s *redisStore) reset(subs []subject) error {
+	keys := make([]string, len(subs))
+	for i, sub := range subs {
+		keys[i] = s.prefix + "b:" + sub.name()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	return s.client.Del(ctx, keys...).Err()
 }
 
 // note takes the levels from a reserve's reply.

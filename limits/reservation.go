@@ -118,6 +118,13 @@ func (r *Reservation) TrySlot(now time.Time) bool {
 	return r.slotted
 }
 
+// slotHeld tells whether the slots are held already.
+func (r *Reservation) slotHeld() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.slotted
+}
+
 // Settle replaces what was reserved by what was used and gives the slots back.
 // Only the first call counts. It does no I/O: with Redis a worker does.
 func (r *Reservation) Settle(now time.Time, a Actual) {

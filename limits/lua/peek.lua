@@ -1,15 +1,17 @@
--- peek reads a scope without changing it.
--- KEYS: the scope's hash and slots. ARGV: time in µs (0: Redis' own).
--- Returns time in ms, slots in use, requests under way, reserved ×3, and for
--- each bucket limit, burst and what is used.
+-- peek reads scopes without changing them.
+-- KEYS: for each scope its hash and slots. ARGV: time in µs (0: Redis' own).
+-- Returns for each scope slots in use, requests under way, reserved ×3, and for
+-- each bucket what is used.
 local now = math.floor(clock(tonumber(ARGV[1])) / 1000)
-local s = load(KEYS[1])
-local reply = {now, redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf'), #s.live / 8, s.held[1], s.held[2], s.held[3]}
-for k = 1, 4 do
-  local b = s.b[k]
-  drain(b, now)
-  reply[#reply + 1] = b.limit
-  reply[#reply + 1] = b.burst
-  reply[#reply + 1] = b.used
+local reply = {}
+for i = 1, #KEYS, 2 do
+  local s = load(KEYS[i])
+  reply[#reply + 1] = redis.call('ZCOUNT', KEYS[i + 1], string.format('(%.0f', now), '+inf')
+  reply[#reply + 1] = #s.live / 8
+  for c = 1, 3 do reply[#reply + 1] = s.held[c] end
+  for k = 1, 4 do
+    drain(s.b[k], now)
+    reply[#reply + 1] = s.b[k].used
+  end
 end
 return reply
