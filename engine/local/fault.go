@@ -140,6 +140,9 @@ func (s *Server) setFault(f Fault, by net.Conn) error {
 	s.applyFaults()
 	if f.Kind == FaultRefuse {
 		s.conns.closeAll(by)
+		for _, x := range s.live.find("", true) {
+			x.leave()
+		}
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ func logOf(c lm.Choice) float64 { return math.Log(c.P) }
 
 // head writes what all answers of one exchange begin with.
 func (x *exchange) head(b []byte, object string) []byte {
-	b = append(b, `{"id":"`...)
-	b = append(b, x.id...)
-	b = append(b, `","object":"`...)
+	b = append(b, `{"id":`...)
+	b = appendString(b, x.id)
+	b = append(b, `,"object":"`...)
 	b = append(b, object...)
 	b = append(b, `","created":`...)
 	b = appendInt(b, x.born.Unix())
@@ -59,8 +59,7 @@ func (x *exchange) whole(b []byte) []byte {
 	case vllm && chat:
 		b = append(b, `,"prompt_logprobs":`...)
 		b = x.promptLogprobs(b, x.gens[0])
-		b = append(b, `,"prompt_token_ids":`...)
-		b = x.idsOrNull(b, x.gens[0].prompt)
+		b = x.ids(b, `,"prompt_token_ids":`, x.gens[0].prompt)
 		b = append(b, `,"kv_transfer_params":null`...)
 	case vllm:
 		b = append(b, `,"kv_transfer_params":null`...)
@@ -86,8 +85,7 @@ func (x *exchange) chatChoice(b []byte, index int, g *gen) []byte {
 	} else {
 		b = append(b, "null"...)
 	}
-	b = append(x.finishReason(b, g), `,"token_ids":`...)
-	return append(x.idsOrNull(b, g.tokens), '}')
+	return append(x.ids(x.finishReason(b, g), `,"token_ids":`, g.tokens), '}')
 }
 
 func (x *exchange) textChoice(b []byte, index int, g *gen) []byte {
@@ -110,15 +108,12 @@ func (x *exchange) textChoice(b []byte, index int, g *gen) []byte {
 	default:
 		b = x.newScorer(&g.first).completion(b, g.tokens, c.logprobs)
 	}
-	b = append(x.finishReason(b, g), `,"token_ids":`...)
-	b = x.idsOrNull(b, g.tokens)
+	b = x.ids(x.finishReason(b, g), `,"token_ids":`, g.tokens)
 	if x.srv.opts.Kind == VLLM {
 		b = append(b, `,"prompt_logprobs":`...)
 		b = x.promptLogprobs(b, g)
 	}
-	b = append(b, `,"prompt_token_ids":`...)
-	b = x.idsOrNull(b, g.prompt)
-	return append(b, '}')
+	return append(x.ids(b, `,"prompt_token_ids":`, g.prompt), '}')
 }
 
 // promptText is what echo repeats: the text as it was sent, or that of the ids.
@@ -147,11 +142,16 @@ func (x *exchange) promptLogprobs(b []byte, g *gen) []byte {
 	return x.newScorer(nil).prompt(b, g.prompt, top)
 }
 
-func (x *exchange) idsOrNull(b []byte, ids []uint32) []byte {
-	if !x.call.returnIDs {
-		return append(b, "null"...)
+// ids writes a field of token ids if they are asked for; where they are not,
+// vLLM writes null and SGLang nothing.
+func (x *exchange) ids(b []byte, field string, ids []uint32) []byte {
+	switch {
+	case x.call.returnIDs:
+		return appendIDs(append(b, field...), ids)
+	case x.srv.opts.Kind == VLLM:
+		return append(append(b, field...), "null"...)
 	}
-	return appendIDs(b, ids)
+	return b
 }
 
 func appendIDs(b []byte, ids []uint32) []byte {
@@ -206,7 +206,10 @@ func (x *exchange) counts(b []byte, in, out, cached int) []byte {
 		b = appendInt(b, cached)
 		b = append(b, '}')
 	}
-	return append(b, '}')
+	if x.srv.opts.Kind == SGLang {
+		b = append(b, `,"reasoning_tokens":0`...)
+	}
+	return append(b, `,"completion_tokens_details":null}`...)
 }
 
 // newScorer begins with the state after, or before the first token if it is nil.

@@ -2,6 +2,7 @@ package local
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"testing"
 )
@@ -57,6 +58,46 @@ func FuzzElementsAgreesWithEncodingJSON(f *testing.F) {
 		for i := range got {
 			if string(got[i]) != string(want[i]) {
 				t.Errorf("elements(%s): element %d: got %s, want %s", raw, i, got[i], want[i])
+			}
+		}
+	})
+}
+
+func FuzzRequestBodies(f *testing.F) {
+	for _, s := range []string{
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stop":["a"],"n":2,"stream":true,"logprobs":true,"top_logprobs":2}`,
+		`{"prompt":[[1,2],[3]],"echo":true,"logprobs":1,"max_tokens":0,"best_of":3,"stop":null,"seed":-1}`,
+		`{"prompt":["a","b"],"max_tokens":null,"temperature":null,"prompt_logprobs":2}`,
+		`{"text":["a"],"sampling_params":[{"n":2,"stop":"x"}],"return_logprob":[true],"logprob_start_len":[0],"top_logprobs_num":1}`,
+		`{"input_ids":[5,6],"sampling_params":null,"return_logprob":true,"logprob_start_len":-1}`,
+	} {
+		f.Add([]byte(s))
+	}
+	s, err := New(Options{ContextLen: 1000})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(s.Close)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for name, parse := range map[string]func() (*call, error){
+			"chat":       func() (*call, error) { return s.parse(body, true) },
+			"completion": func() (*call, error) { return s.parse(body, false) },
+			"generate":   func() (*call, error) { return s.parseNative(body) },
+		} {
+			c, err := parse()
+			if err != nil {
+				if e, ok := errors.AsType[*apiError](err); !ok || e.status < 400 || e.status > 499 || e.message == "" {
+					t.Errorf("%s of %q: got %v, want a 4xx that says what is wrong", name, body, err)
+				}
+				continue
+			}
+			if len(c.prompts) == 0 || c.n < 1 || c.bestOf < c.n || c.how.TopP <= 0 {
+				t.Errorf("%s of %q: got %+v", name, body, c)
+			}
+			for _, p := range c.prompts {
+				if n := len(p.tokens); n == 0 || n > 1000 {
+					t.Errorf("%s of %q: a prompt of %d tokens", name, body, n)
+				}
 			}
 		}
 	})

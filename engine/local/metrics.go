@@ -144,7 +144,7 @@ func sglangGauges() []metric {
 
 func (s *Server) sglangMetrics(p *page) {
 	loads := s.Loads()
-	model := `model_name="` + s.opts.Model + `"`
+	model := "model_name=" + strconv.Quote(s.opts.Model)
 	s.families(p, loads, sglangGauges(), func(rank int) string {
 		return `dp_rank="` + strconv.Itoa(rank) + `",engine_type="unified",` + model + `,moe_ep_rank="0",pp_rank="0",tp_rank="0"`
 	})
@@ -215,7 +215,7 @@ func vllmFamilies() []metric {
 
 func (s *Server) vllmMetrics(p *page) {
 	loads := s.Loads()
-	model := `model_name="` + s.opts.Model + `"`
+	model := "model_name=" + strconv.Quote(s.opts.Model)
 	labels := func(rank int) string { return `engine="` + strconv.Itoa(rank) + `",` + model }
 	p.family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
 	p.sample("process_start_time_seconds", "", float64(s.started.UnixMilli())/1e3)

@@ -85,7 +85,7 @@ func (m *Model) learn(stream []uint32) {
 	}
 	m.flatten(g)
 	m.linkSuffixes()
-	m.unigrams(g)
+	m.unigrams()
 	m.greedy()
 }
 
@@ -168,7 +168,7 @@ func (m *Model) linkSuffixes() {
 
 // unigrams makes the dense distribution without context: counts, discounted,
 // over a uniform one.
-func (m *Model) unigrams(*grams) {
+func (m *Model) unigrams() {
 	v := m.Size()
 	m.uni = make([]float64, v)
 	for i := range m.uni {
@@ -196,7 +196,7 @@ func (m *Model) greedy() {
 	m.best = make([]uint32, len(m.depth))
 	s := m.NewScratch()
 	for node := range m.best {
-		d := s.at(m, State{node: int32(node), plan: noPlan})
+		d := s.Dist(m, State{node: int32(node), plan: noPlan})
 		m.best[node] = d.Best()
 	}
 }

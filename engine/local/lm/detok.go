@@ -41,9 +41,6 @@ func (d *Detok) Append(dst []byte, s string) []byte {
 	return dst
 }
 
-// Held tells how many bytes are held back.
-func (d *Detok) Held() int { return d.n }
-
 // Flush ends the text: an unfinished character becomes U+FFFD.
 func (d *Detok) Flush(dst []byte) []byte {
 	if d.n > 0 {

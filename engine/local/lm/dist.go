@@ -2,7 +2,6 @@ package lm
 
 import (
 	"cmp"
-	"math"
 	"slices"
 )
 
@@ -36,9 +35,7 @@ type Dist struct {
 }
 
 // Dist computes the distribution after s.
-func (x *Scratch) Dist(m *Model, s State) *Dist { return x.at(m, s) }
-
-func (x *Scratch) at(m *Model, s State) *Dist {
+func (x *Scratch) Dist(m *Model, s State) *Dist {
 	for _, c := range x.d.list {
 		x.slot[c.Token] = 0
 	}
@@ -173,27 +170,4 @@ func (d *Dist) Rank(w uint32) int {
 		}
 	}
 	return rank
-}
-
-// Sum adds all probabilities up.
-func (d *Dist) Sum() float64 {
-	sum, c := 0.0, 0.0 // Kahan: thousands of terms of very unequal size
-	for w := range d.m.uni {
-		y := d.P(uint32(w)) - c
-		t := sum + y
-		c = (t - sum) - y
-		sum = t
-	}
-	return sum
-}
-
-// Entropy is that of the distribution in nats.
-func (d *Dist) Entropy() float64 {
-	h := 0.0
-	for w := range d.m.uni {
-		if p := d.P(uint32(w)); p > 0 {
-			h -= p * math.Log(p)
-		}
-	}
-	return h
 }

@@ -89,7 +89,7 @@ func (s *Sampler) Next(st State) uint32 {
 	if s.greedy {
 		return s.m.Greedy(st)
 	}
-	d := s.x.at(s.m, st)
+	d := s.x.Dist(s.m, st)
 	tail := s.warm(d)
 	if s.how.TopP >= 1 && s.how.TopK <= 0 && s.how.MinP <= 0 {
 		return s.drawAll(d, tail)
