@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -232,7 +233,7 @@ func fleetError(err error) *Error {
 }
 
 func (s *Server) adminConfig(w http.ResponseWriter, r *http.Request) {
-	b, err := s.snapshot.Load().cfg.Redacted()
+	b, err := s.effective().Redacted()
 	if err != nil {
 		writeError(w, internalError(err))
 		return
@@ -249,6 +250,22 @@ func (s *Server) adminConfig(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(j)
+}
+
+// effective is the configuration in force, with the numbers that limits.mode:
+// auto has derived.
+func (s *Server) effective() *configs.Config {
+	c := *s.snapshot.Load().cfg
+	c.Models = slices.Clone(c.Models)
+	for i := range c.Models {
+		m := &c.Models[i]
+		for _, pl := range s.pools.all() {
+			if d := pl.derived.Load(); d != nil && (m.Name == pl.name || m.Name == "") {
+				derived(m, *d)
+			}
+		}
+	}
+	return &c
 }
 
 // reloadTimeout bounds the checks of a new configuration.

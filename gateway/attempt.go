@@ -12,6 +12,7 @@ import (
 	"penstock/engine"
 	"penstock/gateway/body"
 	"penstock/gateway/relay"
+	"penstock/gateway/scoring"
 	"penstock/gateway/sse"
 	"penstock/limits"
 	"penstock/metrics"
@@ -141,8 +142,13 @@ func (a *attempt) deliver(ans relay.Answer) {
 		r.record.code = "upstream"
 	}
 	r.headers()
-	if r.look.view.Endpoint == body.Responses {
+	switch r.look.view.Endpoint {
+	case body.Responses:
 		a.rememberResponse(ans.Head())
+	case body.Detokenize:
+		if ans.Complete && ans.Status == fasthttp.StatusOK { // SGLang's and vLLM's shapes differ; clients read either
+			r.ctx.Response.SetBodyRaw(scoring.Detokenized(r.ctx.Response.Body()))
+		}
 	}
 	if !ans.Complete {
 		r.letGo()

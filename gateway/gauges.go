@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"time"
 
 	"penstock/engine"
@@ -10,6 +11,8 @@ import (
 // gauges reads what is true at the moment of a scrape.
 func (s *Server) gauges() metrics.Gauges {
 	now := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	g := metrics.Gauges{Connections: int(s.http.GetOpenConnectionsCount()), Draining: s.draining.Load()}
 	for _, pl := range s.pools.all() {
 		m := metrics.ModelGauges{Model: pl.name, QueueDepth: pl.queue.Len(), QueueMax: pl.config.Load().Queue.MaxLength}
@@ -21,7 +24,7 @@ func (s *Server) gauges() metrics.Gauges {
 		g.IndexBytes += pl.router.IndexBytes()
 		g.Models = append(g.Models, m)
 	}
-	g.Keys, g.Limits = s.limitGauges(now)
+	g.Keys, g.Limits = s.limitGauges(ctx, now)
 	return g
 }
 

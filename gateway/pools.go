@@ -22,7 +22,8 @@ import (
 type pool struct {
 	name      string
 	created   time.Time
-	config    atomic.Pointer[configs.Model]
+	config    atomic.Pointer[configs.Model]  // in force: with what limits.mode: auto derived
+	derived   atomic.Pointer[limits.Derived] // nil: limits.mode is explicit
 	router    *router.Pool
 	queue     *limits.Queue
 	estimator *limits.Estimator
@@ -100,6 +101,12 @@ func (p *pools) apply(cfg *configs.Config) {
 			p.pool(name)
 		}
 	}
+	for name, pl := range p.byName {
+		if len(*pl.members.Load()) == 0 && p.namedNowhere(name) {
+			delete(p.byName, name)
+		}
+	}
+	p.nameMetrics()
 	p.rebuild()
 }
 
@@ -162,8 +169,25 @@ func (p *pools) nameMetrics() {
 // configure takes over changed settings.
 func (pl *pool) configure(cfg *configs.Config, m *configs.Model) {
 	m = named(m, pl.name)
-	pl.config.Store(m)
 	pl.router.SetOptions(routerOptions(cfg, m))
+	pl.derive(cfg, m)
+}
+
+// derive puts the settings in force; with limits.mode: auto the queue's length
+// follows from what the replicas can run, and changes with them.
+func (pl *pool) derive(cfg *configs.Config, m *configs.Model) {
+	pl.derived.Store(nil)
+	if cfg.Limits.Mode == "auto" {
+		var caps []limits.Capacity
+		for _, mb := range *pl.members.Load() {
+			c := mb.engine.Capacity()
+			caps = append(caps, limits.Capacity{KVTokens: c.KVTokens, MaxRunning: c.MaxRunning})
+		}
+		d := limits.Auto(caps)
+		m.Queue.MaxLength = d.MaxLength
+		pl.derived.Store(&d)
+	}
+	pl.config.Store(m)
 	pl.queue.Configure(m.Queue)
 }
 
@@ -199,6 +223,7 @@ func (p *pools) add(r *engine.Replica, c engine.Capacity) {
 	next := maps.Clone(*pl.members.Load())
 	next[m.route] = m
 	pl.setMembers(next)
+	pl.derive(p.cfg, named(p.modelConfig(pl.name), pl.name))
 	p.rebuild()
 	pl.queue.Kick()
 }
@@ -216,6 +241,7 @@ func (p *pools) remove(r *engine.Replica) {
 	next := maps.Clone(*m.pool.members.Load())
 	delete(next, m.route)
 	m.pool.setMembers(next)
+	m.pool.derive(p.cfg, named(p.modelConfig(m.pool.name), m.pool.name))
 	p.metrics.RemoveReplica(m.pool.name, r.ID())
 	if len(next) == 0 && p.namedNowhere(m.pool.name) {
 		delete(p.byName, m.pool.name)
@@ -232,6 +258,13 @@ func (pl *pool) setMembers(next map[*router.Replica]*member) {
 	}
 	pl.roles.Store(roles)
 	pl.members.Store(&next)
+}
+
+// rederive follows a change of a pool's replicas or of their capacity.
+func (p *pools) rederive(pl *pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pl.derive(p.cfg, named(p.modelConfig(pl.name), pl.name))
 }
 
 // namedNowhere says that no configuration entry names the model: it was served.
@@ -399,6 +432,7 @@ func (s *Server) onEngine(ev engine.Event) {
 		m.route.Flush()
 	case engine.CapacityChanged:
 		m.route.SetCapacity(capacity(ev.Capacity))
+		p.rederive(m.pool)
 		m.pool.queue.Kick()
 	case engine.Unhealthy:
 		s.attempts.cancelOn(m, relay.ErrUnhealthy)

@@ -28,3 +28,35 @@ func TestAChatIsAnsweredStreamedAndNot(t *testing.T) {
 		t.Fatalf("stream: got %d %s, want events to [DONE] and no usage event", got.status, got.body)
 	}
 }
+
+func TestTheAdminListenerTellsLimitsAndResetsThem(t *testing.T) {
+	g := startGateway(t, strings.Replace(withKeys, "max_body", "limits: {mode: auto}\nmax_body", 1), engineURL(t, local.Options{Model: "m"}))
+	const bob = "Authorization: Bearer secret-BOB"
+	const body = `{"model":"m","prompt":"x","max_tokens":1}`
+	for range 2 {
+		if got := ask(t, "POST", g.url+"/v1/completions", body, bob); got.status != 200 {
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+	}
+	if got := ask(t, "POST", g.url+"/v1/completions", body, bob); got.status != 429 {
+		t.Fatalf("third request: got %d, want 429", got.status)
+	}
+	got := ask(t, "GET", g.admin+"/limits", "")
+	for _, want := range []string{`"key": "bob"`, `"used": 2`, `"remaining": 0`, `"max_length": 4096`} {
+		if !strings.Contains(got.body, want) {
+			t.Errorf("GET /limits lacks %s: %s", want, got.body)
+		}
+	}
+	if c := ask(t, "GET", g.admin+"/config", ""); !strings.Contains(c.body, "max_length: 4096") || strings.Contains(c.body, "secret-BOB") {
+		t.Errorf("GET /config: got %s, want the derived queue length and no secret", c.body)
+	}
+	if got := ask(t, "POST", g.admin+"/limits/bob/reset", ""); got.status != 401 {
+		t.Errorf("reset without the admin key: got %d, want 401", got.status)
+	}
+	if got := ask(t, "POST", g.admin+"/limits/bob/reset", "", "Authorization: Bearer secret-ADMIN"); got.status != 200 {
+		t.Errorf("reset: got %d %s", got.status, got.body)
+	}
+	if got := ask(t, "POST", g.url+"/v1/completions", body, bob); got.status != 200 {
+		t.Errorf("after the reset: got %d %s, want 200", got.status, got.body)
+	}
+}

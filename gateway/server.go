@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,10 +142,42 @@ func (s *Server) Reload(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("configuration reloaded", "hash", s.snapshot.Load().hash)
+	if keys := needRestart(s.options.Config, cfg); len(keys) > 0 {
+		s.log.Warn("changed settings that take effect with the next start only", "keys", strings.Join(keys, ", "))
+	}
 	for _, w := range cfg.Warnings() {
 		s.log.Warn(w)
 	}
 	return nil
+}
+
+// needRestart names the settings that differ and are read at the start alone.
+func needRestart(at, now *configs.Config) (keys []string) {
+	for _, c := range []struct {
+		key     string
+		differs bool
+	}{
+		{"listen", at.Listen != now.Listen},
+		{"admin.listen", at.Admin.Listen != now.Admin.Listen},
+		{"tls", at.TLS != now.TLS},
+		{"max_headers", at.MaxHeaders != now.MaxHeaders},
+		{"max_event", at.MaxEvent != now.MaxEvent},
+		{"max_connections", at.MaxConnections != now.MaxConnections},
+		{"redis", at.Redis != now.Redis},
+		{"routing.block_tokens", at.Routing.BlockTokens != now.Routing.BlockTokens},
+		{"limits.max_keys", at.Limits.MaxKeys != now.Limits.MaxKeys},
+		{"limits.tokens_per_image", at.Limits.TokensPerImage != now.Limits.TokensPerImage},
+		{"timeouts.read_headers", at.Timeouts.ReadHeaders != now.Timeouts.ReadHeaders},
+		{"timeouts.keep_alive", at.Timeouts.KeepAlive != now.Timeouts.KeepAlive},
+		{"timeouts.engine_idle", at.Timeouts.EngineIdle != now.Timeouts.EngineIdle},
+		{"tracing", at.Tracing != now.Tracing},
+		{"log.format", at.Log.Format != now.Log.Format},
+	} {
+		if c.differs {
+			keys = append(keys, c.key)
+		}
+	}
+	return keys
 }
 
 func (s *Server) newHTTPServer(cfg *configs.Config) *fasthttp.Server {

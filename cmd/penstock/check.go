@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"penstock/configs"
+	"penstock/gateway"
 )
 
 func newCheckCmd(e *env) *cobra.Command {
@@ -18,7 +22,8 @@ func newCheckCmd(e *env) *cobra.Command {
 as one line with file and line number (exit code 1). A valid one is printed as
 it is in effect: defaults and inheritance written out, what comes from the
 environment as the reference it comes by. The output is itself a configuration
-with the same effect. Nothing is started and no engine is asked.
+with the same effect. Nothing is started, and no engine is asked but with
+limits.mode: auto, whose numbers follow from what the engines can run.
 
 With --preflight the flags of each launched engine are checked too, against
 what its command's own --help tells.`,
@@ -37,7 +42,13 @@ what its command's own --help tells.`,
 					return err
 				}
 			}
-			return printEffective(e, path, c)
+			hash := c.Hash()
+			if c.Limits.Mode == "auto" {
+				if c, err = derive(cmd.Context(), log, c); err != nil {
+					return err
+				}
+			}
+			return printEffective(e, path, hash, c)
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "the configuration file")
@@ -47,11 +58,29 @@ what its command's own --help tells.`,
 	return cmd
 }
 
-func printEffective(e *env, path string, c *configs.Config) error {
+// askWithin bounds the asking of engines by limits.mode: auto.
+const askWithin = 5 * time.Second
+
+// derive fills in what limits.mode: auto derives; an engine that does not
+// answer is a warning, not a mistake of the configuration.
+func derive(ctx context.Context, log *slog.Logger, c *configs.Config) (*configs.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	out, err := gateway.Derive(ctx, c, slog.New(slog.DiscardHandler))
+	if out == nil {
+		return nil, err
+	}
+	if err != nil {
+		log.Warn(err.Error())
+	}
+	return out, nil
+}
+
+func printEffective(e *env, path, hash string, c *configs.Config) error {
 	shown, err := c.Redacted()
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(e.stdout, "# %s is valid; what is in effect, hash %s:\n%s", path, c.Hash(), shown)
+	_, err = fmt.Fprintf(e.stdout, "# %s is valid; what is in effect, hash %s:\n%s", path, hash, shown)
 	return err
 }
