@@ -29,6 +29,7 @@ func commands(e *env) []*cobra.Command {
 		newHealthCmd(e),
 		newInitCmd(e),
 		newReplayCmd(e),
+		newScoreCmd(e),
 		newServeCmd(e),
 		newVersionCmd(e),
 	}

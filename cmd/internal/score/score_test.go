@@ -218,6 +218,7 @@ func TestARunThatIsStartedAgainGoesOnWhereItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept, _ := os.ReadFile(o.Out)
 	fmt.Fprint(f, `{"key":"half a li`)
 	f.Close()
 	limit.Store(1 << 40)
@@ -226,8 +227,8 @@ func TestARunThatIsStartedAgainGoesOnWhereItWas(t *testing.T) {
 	clean := o
 	clean.Out = ""
 	want := scored(t, clean, sample())
-	if got.Kept != 6 || got.Total != want.Total {
-		t.Errorf("got %d windows kept and %+v, want 6 and %+v", got.Kept, got.Total, want.Total)
+	if n := bytes.Count(kept, []byte("\n")); n < 3 || got.Kept != n || got.Total != want.Total {
+		t.Errorf("got %d windows kept and %+v, want %d and %+v", got.Kept, got.Total, n, want.Total)
 	}
 	after := served.Load()
 	again := scored(t, o, sample())
