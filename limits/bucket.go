@@ -195,9 +195,9 @@ func (b *bucket) full(now int64) bool {
 	return b.used == 0
 }
 
-// remaining is the level in whole tokens, not below zero.
-func remaining(used, burst int64) int64 {
-	return max(0, (burst*unit-used)/unit)
+// level is what is left in whole tokens, rounded down; below zero it is a debt.
+func level(used, burst int64) int64 {
+	return burst - (used+unit-1)/unit
 }
 
 // refill is the time in milliseconds until a bucket with so much used is full.

@@ -37,7 +37,7 @@ func (r *Reservation) State() State {
 				continue
 			}
 			l := Level{
-				Limit: rt.limit, Remaining: remaining(s.used[k], rt.burst), Scope: s.subject.scope, Kind: k,
+				Limit: rt.limit, Remaining: max(0, level(s.used[k], rt.burst)), Scope: s.subject.scope, Kind: k,
 				Reset: time.Duration(refill(s.used[k], rt.limit)) * time.Millisecond,
 			}
 			if k == KindRequests {

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -54,6 +55,7 @@ type Queue struct {
 	again     bool // and is to look once more
 	rounds    uint64
 	lastRound time.Time
+	rated     time.Time // when the prefill rate was asked
 	impatient []*Ticket // with NoQueue, not tried yet
 	drain     drainRate
 	buf       []*Item
@@ -136,7 +138,8 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 			return f
 		}
 	}
-	if q.rate != nil && q.order.Len() > 0 {
+	if q.rate != nil && q.order.Len() > 0 && now.Sub(q.rated) >= time.Second {
+		q.rated = now
 		q.order.SetRate(q.rate())
 	}
 	t.Item.owner = t
@@ -319,21 +322,29 @@ func (q *Queue) full(t *Ticket, s Scope, limit, n int) *Refusal {
 
 // timeout is the refusal of a ticket that waited long enough, or may not wait:
 // by its key's concurrency if that is what it waits for, else for want of room.
+// A model's concurrency is our capacity, not the caller's limit.
 func (q *Queue) timeout(t *Ticket, now time.Time) *Refusal {
+	model := ""
 	if r := t.Reservation; r != nil && !r.TrySlot(now) {
-		return r.ConcurrencyRefusal(now)
+		f := r.ConcurrencyRefusal(now)
+		if f.Scope != ScopeModel {
+			return f
+		}
+		model = f.ConfigKey
 	}
-	s := ScopeModel
+	s, header := ScopeModel, ""
 	if t.Bounds.MaxWait > 0 {
 		s = ScopeKey
 	}
 	f := q.refusal(t, s, KindQueueTimeout)
 	f.Limit, f.Used = t.wait.Milliseconds(), now.Sub(t.since).Milliseconds()
-	if t.NoQueue {
-		f.Limit, f.ConfigKey = 0, "the header x-penstock-no-queue"
-	} else if t.Asked > 0 && t.Asked == t.wait {
-		f.ConfigKey = "the header x-penstock-max-wait"
+	switch {
+	case t.NoQueue:
+		f.Limit, header = 0, "the header x-penstock-no-queue"
+	case t.Asked > 0 && t.Asked == t.wait:
+		header = "the header x-penstock-max-wait"
 	}
+	f.ConfigKey = cmp.Or(model, header, f.ConfigKey)
 	f.RetryAfter = q.drain.until(1)
 	return f
 }

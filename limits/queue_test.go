@@ -166,3 +166,76 @@ func TestQueueAsksOwnConcurrencyBeforeRoom(t *testing.T) {
 		}
 	})
 }
+
+// TestModelConcurrencyIsOurCapacity: what waits for a model's concurrency is
+// refused as for want of room, not as the caller's limit.
+func TestModelConcurrencyIsOurCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := New(Options{})
+		q, e := newTestQueue(configs.Queue{MaxWait: time.Second}), &engineSlots{free: 10}
+		var f *Refusal
+		for range 2 {
+			r, err := l.Reserve(t.Context(), time.Now(), &Request{Key: "a", Model: "m", ModelLimits: &configs.Limits{Concurrency: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, _ = errors.AsType[*Refusal](q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind, Reservation: r}))
+		}
+		if f == nil || f.Kind != KindQueueTimeout || f.ConfigKey != "models[m].limits.concurrency" {
+			t.Errorf("got %+v, want queue_timeout by models[m].limits.concurrency", f)
+		}
+	})
+}
+
+// TestRefusalsOfTheQueueSayWhatSetTheBound names the model's queue, the key's,
+// or the client's own header.
+func TestRefusalsOfTheQueueSayWhatSetTheBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{MaxWait: 30 * time.Second}), &engineSlots{}
+		for _, c := range []struct {
+			tk   *Ticket
+			want string
+			wait time.Duration
+		}{
+			{&Ticket{}, "models[m].queue.max_wait", 30 * time.Second},
+			{&Ticket{Bounds: configs.Queue{MaxWait: 4 * time.Minute}}, "keys[a].queue.max_wait", 4 * time.Minute},
+			{&Ticket{Asked: 2 * time.Second}, "the header x-penstock-max-wait", 2 * time.Second},
+			{&Ticket{Asked: time.Hour}, "models[m].queue.max_wait", 30 * time.Second},
+			{&Ticket{NoQueue: true}, "the header x-penstock-no-queue", 0},
+		} {
+			c.tk.Item, c.tk.TryBind = Item{Key: "a"}, e.bind
+			start := time.Now()
+			f, _ := errors.AsType[*Refusal](q.Acquire(t.Context(), c.tk))
+			if f == nil || f.ConfigKey != c.want || time.Since(start) != c.wait {
+				t.Errorf("got %+v after %v, want %s after %v", f, time.Since(start), c.want, c.wait)
+			}
+		}
+	})
+}
+
+// TestLongTryBindHoldsUpNobodyWhoLeaves: a TryBind that takes long holds up neither those who
+// come nor those who leave meanwhile.
+func TestLongTryBindHoldsUpNobodyWhoLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue(configs.Queue{MaxWait: time.Minute})
+		slow := &Ticket{Item: Item{Key: "a"}, TryBind: func() (bool, error) {
+			time.Sleep(10 * time.Second)
+			return true, nil
+		}}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := q.Acquire(t.Context(), slow); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		never := &Ticket{Item: Item{Key: "b"}, TryBind: func() (bool, error) { return false, nil }}
+		if err := q.Acquire(ctx, never); err == nil || time.Since(start) != time.Second {
+			t.Errorf("%v after %v, want gone after 1s", err, time.Since(start))
+		}
+		wg.Wait()
+	})
+}

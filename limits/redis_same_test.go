@@ -94,3 +94,90 @@ func sameStates(t *testing.T, mem, red *Limiter, now time.Time) {
 		}
 	})
 }
+
+// TestNothingLeaksInRedis ends requests of two gateways in every way, and wants
+// no record, no slot and no reservation left.
+func TestNothingLeaksInRedis(t *testing.T) {
+	t.Parallel()
+	srv := startRedis(t)
+	rnd := rand.New(rand.NewPCG(12, 12))
+	gateways := []*Limiter{playedLimiter(t, srv.addr(), "leak"), playedLimiter(t, srv.addr(), "leak")}
+	gateways[1].redis.gateway = "other"
+	lim := &configs.Limits{RequestsPerMinute: 60_000, TokensPerMinute: 50e6, Concurrency: 30}
+	now := epochTime()
+	var open []*Reservation
+	for range 2000 {
+		now = now.Add(time.Duration(rnd.IntN(20)) * time.Millisecond)
+		r, err := gateways[rnd.IntN(2)].Reserve(t.Context(), now, randomRequest(rnd, 4, [3]*configs.Limits{lim, lim, lim}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, r)
+		for len(open) > 40 || len(open) > 0 && rnd.IntN(2) == 0 {
+			i := rnd.IntN(len(open))
+			open[i].Settle(now, randomActual(rnd))
+			open[i] = open[len(open)-1]
+			open = open[:len(open)-1]
+		}
+		if rnd.IntN(20) == 0 {
+			gateways[0].redis.flush()
+			gateways[1].redis.flush()
+		}
+	}
+	for _, r := range open {
+		r.Settle(now, randomActual(rnd))
+	}
+	for _, g := range gateways {
+		g.redis.at.Store(now.UnixMicro())
+		if !g.redis.flush() {
+			t.Fatal("Redis did not settle")
+		}
+	}
+	c := srv.client()
+	for _, pattern := range []string{"{leak}:r:*", "{leak}:s:*"} {
+		if keys, err := c.Keys(t.Context(), pattern).Result(); err != nil || len(keys) != 0 {
+			t.Errorf("%d of %s left (%v), want none", len(keys), pattern, err)
+		}
+	}
+	var subjects []Subject
+	for i := range 4 {
+		subjects = append(subjects, Subject{Scope: ScopeKey, Key: fmt.Sprint("k", i), Limits: lim},
+			Subject{Scope: ScopeKeyModel, Key: fmt.Sprint("k", i), Model: "m", Limits: lim})
+	}
+	subjects = append(subjects, Subject{Scope: ScopeModel, Model: "m", Limits: lim})
+	stats, err := gateways[0].Stats(t.Context(), now.Add(2*time.Minute), subjects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range stats {
+		if st.UnderWay != 0 || st.ReservedInput != 0 || st.ReservedOutput != 0 || st.Running != 0 || st.Rates[0].Used != 0 || st.Rates[1].Used != 0 {
+			t.Errorf("%+v: want nothing under way and full buckets", st)
+		}
+	}
+}
+
+// TestReserveIsOneRoundTrip counts the calls that a request waits for.
+func TestReserveIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	srv := startRedis(t)
+	l := playedLimiter(t, srv.addr(), "trips")
+	calls := map[string]int{}
+	l.redis.onRedis = func(op string, _ time.Duration, err error) {
+		calls[op]++
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	lim := &configs.Limits{RequestsPerMinute: 60_000, TokensPerMinute: 50e6, Concurrency: 300}
+	for range 100 {
+		r, err := l.Reserve(t.Context(), epochTime(), &Request{Key: "k", Model: "m", KeyLimits: lim, KeyModelLimits: lim, ModelLimits: lim, Cost: Cost{1, 5, 5}})
+		if err != nil || !r.TrySlot(epochTime()) {
+			t.Fatalf("%v, or no slot", err)
+		}
+		r.Settle(epochTime(), Actual{OutcomeDone, 5, 5})
+	}
+	l.redis.flush()
+	if calls["reserve"] != 100 || calls["settle"] != 2 || len(calls) != 2 {
+		t.Errorf("calls %v, want one for each of 100 requests, and two for all settlements", calls)
+	}
+}

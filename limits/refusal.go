@@ -89,6 +89,10 @@ func (f *Refusal) Error() string {
 		return fmt.Sprintf("The queue is full for %s: limit %d waiting, %d waiting now. Limit set by %s. %s",
 			f.who(), f.Limit, f.Used, f.ConfigKey, f.again())
 	case KindQueueTimeout:
+		if f.Limit == 0 {
+			return fmt.Sprintf("No replica of model %q has room now, and the request was not to wait. Limit set by %s. %s",
+				f.Model, f.ConfigKey, f.again())
+		}
 		return fmt.Sprintf("No replica of model %q had room within %s. Limit set by %s. %s",
 			f.Model, time.Duration(f.Limit)*time.Millisecond, f.ConfigKey, f.again())
 	case KindUnavailable:

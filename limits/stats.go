@@ -56,7 +56,8 @@ type RateStat struct {
 	Limit int64  `json:"limit_per_minute"`
 	Burst int64  `json:"burst"`
 	// Used is what is charged and not refilled; above Burst it is a debt.
-	Used      int64 `json:"used"`
+	Used int64 `json:"used"`
+	// Remaining is what is left; below 0: a debt, after estimates that were too low.
 	Remaining int64 `json:"remaining"`
 	// ResetMS is the time in milliseconds until the bucket is full.
 	ResetMS   int64  `json:"reset_ms"`
@@ -114,7 +115,7 @@ func newStat(s Subject, v *levels, share int64) Stat {
 		st.NextAdmissionMS = max(st.NextAdmissionMS, b.wait(1, 0, r))
 		st.Rates = append(st.Rates, RateStat{
 			Kind: k.String(), Limit: r.limit, Burst: r.burst, Used: (b.used + unit - 1) / unit,
-			Remaining: remaining(b.used, r.burst), ResetMS: refill(b.used, r.limit),
+			Remaining: level(b.used, r.burst), ResetMS: refill(b.used, r.limit),
 			ConfigKey: ConfigKey(s.Scope, k, s.Key, s.Model),
 		})
 	}
