@@ -18,6 +18,12 @@ type adapter interface {
 	probe(ctx context.Context, c *client) error
 }
 
+// readier is the part of an adapter whose engine answers questions before it
+// takes requests.
+type readier interface {
+	ready(ctx context.Context, c *client) error
+}
+
 // rankLoad is one rank's load with the counters that show restarts, prefill
 // speed and where requests really went.
 type rankLoad struct {

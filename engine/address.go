@@ -20,14 +20,15 @@ type Addressing struct {
 // RankHeader is the header by which SGLang and vLLM are told a rank.
 const RankHeader = "X-Data-Parallel-Rank"
 
-// The body fields by which SGLang is told a rank; the older name was read
-// before 0.5.9 and is understood still.
+// The body fields by which SGLang is told a rank. The newer name is read by
+// 0.5.19 and later, which take the older one too.
 const (
 	rankField    = "routed_dp_rank"
 	rankFieldOld = "data_parallel_rank"
 )
 
 // address is the table of docs/engines.md: endpoint × (header, body field).
+// What is not in it goes to any rank.
 func address(tongue Kind, version, path string, rank int) Addressing {
 	n := strconv.Itoa(rank)
 	switch tongue {
@@ -40,27 +41,36 @@ func address(tongue Kind, version, path string, rank int) Addressing {
 	}
 }
 
+// addressSGLang: chat and completions read the field in all versions and the
+// header, which comes first, in newer ones; the others came to it one by one.
 func addressSGLang(version, path, rank string) Addressing {
 	field := rankField
-	if olderThan(version, 0, 5, 9) {
+	if olderThan(version, 0, 5, 19) {
 		field = rankFieldOld
 	}
+	header := Addressing{HeaderName: RankHeader, HeaderValue: rank, Ok: true}
+	both := header
+	both.BodyField, both.BodyValue = field, rank
 	switch path {
 	case "/v1/chat/completions", "/v1/completions":
-		return Addressing{
-			HeaderName: RankHeader, HeaderValue: rank,
-			BodyField: field, BodyValue: rank, Ok: true,
+		return both
+	case "/v1/messages":
+		if !olderThan(version, 0, 5, 19) {
+			return header
+		}
+	case "/v1/responses":
+		if !olderThan(version, 0, 5, 23) {
+			return header
 		}
 	case "/generate":
 		return Addressing{BodyField: field, BodyValue: rank, Ok: true}
-	default:
-		return Addressing{}
 	}
+	return Addressing{}
 }
 
 func addressVLLM(path, rank string) Addressing {
 	switch path {
-	case "/v1/chat/completions", "/v1/completions":
+	case "/v1/chat/completions", "/v1/completions", "/v1/messages":
 		return Addressing{HeaderName: RankHeader, HeaderValue: rank, Ok: true}
 	default:
 		return Addressing{}

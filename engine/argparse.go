@@ -65,6 +65,9 @@ func (f *flags) resolve(arg string) (option string, err error) {
 	}
 	if f.flexible {
 		name = flexibleName(name)
+		if strings.HasPrefix(name, "-O") && !f.has("-O") {
+			name = "--optimization-level" // -O3 and -O=3 stand for it
+		}
 		if f.has(name) {
 			return name, nil
 		}
@@ -116,7 +119,7 @@ func (f *flags) unknown(name string) error {
 
 // values checks that an option gets the value that it takes, or none.
 func (f *flags) values(arg, option string, after []string) error {
-	attached := arg != option && (strings.Contains(arg, "=") || !strings.HasPrefix(arg, "--") && len(arg) > len(option))
+	attached := arg != option && (strings.Contains(arg, "=") || !strings.HasPrefix(arg, "--"))
 	switch f.known[option] {
 	case takesNone:
 		if strings.HasPrefix(arg, "--") && strings.Contains(arg, "=") && !f.flexible {

@@ -34,6 +34,7 @@ type fake struct {
 	lora     string
 	owner    Kind // in the list of models; "": kind
 	status   int  // of probes; 0: 200
+	warming  bool // /health is 503
 	model    string
 	hits     map[string]int
 }
@@ -80,6 +81,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(f.status)
 		return
 	}
+	if f.warming && r.URL.Path == "/health" {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
 	if body, ok := f.answer(r.URL.Path); ok {
 		fmt.Fprint(w, body)
 		return
@@ -120,6 +125,8 @@ func (f *fake) sglang(path string) (string, bool) {
 		return `{"loads":[` + strings.Join(loads, ",") + `]}`, true
 	case "/model_info":
 		return `{}`, true
+	case "/health":
+		return "", true
 	case "/metrics":
 		return f.metrics("sglang:queue_time_seconds_count", "dp_rank"), true
 	}

@@ -60,7 +60,7 @@ func jitter(d time.Duration) time.Duration {
 
 // contact is the attempt to learn what the engine is.
 func (s *server) contact(ctx context.Context) error {
-	facts, err := s.discover(ctx)
+	facts, err := s.discover(ctx, true)
 	if ctx.Err() != nil {
 		return err
 	}
@@ -89,7 +89,9 @@ func (s *server) check(ctx context.Context) error {
 		return err
 	}
 	if err == nil && phase(s.phase.Load()) != healthy {
-		s.reread(ctx)
+		if again := s.reread(ctx); s.wasRefused() {
+			err = again // it is being started, and not ready yet
+		}
 	}
 	now := time.Now()
 	s.fleet.mu.Lock()
@@ -118,10 +120,16 @@ func (s *server) dueReread(now time.Time) bool {
 	return s.refresh || s.refused || every > 0 && now.Sub(s.readAt) >= every
 }
 
+func (s *server) wasRefused() bool {
+	s.fleet.mu.Lock()
+	defer s.fleet.mu.Unlock()
+	return s.refused
+}
+
 // reread asks a known engine for its facts again. Without an answer those of
 // before hold.
-func (s *server) reread(ctx context.Context) {
-	facts, err := s.discover(ctx)
+func (s *server) reread(ctx context.Context) error {
+	facts, err := s.discover(ctx, s.wasRefused())
 	now := time.Now()
 	s.fleet.mu.Lock()
 	switch {
@@ -135,6 +143,7 @@ func (s *server) reread(ctx context.Context) {
 	}
 	s.fleet.mu.Unlock()
 	s.fleet.events.flush()
+	return err
 }
 
 func (s *server) probe(ctx context.Context) error {

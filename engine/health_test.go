@@ -258,3 +258,28 @@ func TestProxiedEngineIsFoundByItsEndpoints(t *testing.T) {
 		}
 	}
 }
+
+func TestEngineThatWarmsUpGetsNoRequests(t *testing.T) {
+	bubble(t, KindSGLang, func(t *testing.T, e *fake, m *memory, r *Replica, rec *recorder) {
+		m.kill("e")
+		within(t, 3*time.Second, "killed replica out", func() bool { return !r.Usable() })
+		e.set(func(e *fake) { e.boot, e.warming = 9, true })
+		m.serve("e", e)
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if r.Usable() {
+				t.Fatal("a restarted engine is used before it is ready")
+			}
+		}
+		e.set(func(e *fake) { e.warming = false })
+		within(t, 2200*time.Millisecond, "ready", r.Usable)
+		if rec.count(Restarted) != 1 {
+			t.Errorf("restarted events: got %d, want 1", rec.count(Restarted))
+		}
+		begun := e.hit("/health")
+		time.Sleep(5 * time.Minute)
+		if got := e.hit("/health"); got != begun {
+			t.Errorf("/health, which runs a generation, was asked %d times of a ready engine", got-begun)
+		}
+	})
+}

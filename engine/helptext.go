@@ -31,6 +31,8 @@ var (
 	// A line of the list of options; descriptions are indented deeper.
 	optionLine = regexp.MustCompile(`(?m)^ {1,10}(-{1,2}[A-Za-z0-9].*)$`)
 	columnGap  = regexp.MustCompile(` {2,}`)
+	// Options that are named before the usage: a wrapper's own.
+	namedOption = regexp.MustCompile(`(^|[\s\x60(])(--[a-z][a-z0-9-]*[a-z0-9])`)
 )
 
 // readHelp reads the options out of what --help prints, or out of the usage
@@ -46,13 +48,14 @@ func readHelp(text string) options {
 		}
 	}
 	var all options
+	preamble := ""
 	for _, at := range usageMark.FindAllStringIndex(text, -1) {
 		usage := text[at[1]:]
 		if end := usageEnd.FindStringIndex(usage); end != nil {
 			usage = usage[:end[0]]
 		}
 		if o := readUsage(usage); len(o) > len(all) {
-			all = o
+			all, preamble = o, text[:at[0]]
 		}
 	}
 	if all == nil {
@@ -60,6 +63,11 @@ func readHelp(text string) options {
 	}
 	for _, m := range optionLine.FindAllStringSubmatch(text, -1) {
 		all.readLine(m[1])
+	}
+	for _, m := range namedOption.FindAllStringSubmatch(preamble, -1) {
+		if _, known := all[m[2]]; !known {
+			all[m[2]] = takesSome
+		}
 	}
 	return all
 }

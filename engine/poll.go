@@ -22,7 +22,7 @@ func (s *server) pollLoop(ctx context.Context) {
 		wait := s.pollEvery()
 		if s.facts.Load() != nil && phase(s.phase.Load()) == healthy {
 			if s.dueReread(time.Now()) {
-				s.reread(ctx)
+				_ = s.reread(ctx) // the facts of before hold
 			}
 			if errors.Is(s.poll(ctx), errNoLoad) {
 				wait = max(wait, s.settings.Load().health.RefreshInterval)

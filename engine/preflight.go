@@ -20,6 +20,9 @@ import (
 // they parse anything.
 const helpTimeout = 60 * time.Second
 
+// fewOptions is what the short help of a program that has a longer one shows at most.
+const fewOptions = 10
+
 // maxHelp bounds what is read of its output.
 const maxHelp = 4 << 20
 
@@ -45,11 +48,11 @@ func Preflight(ctx context.Context, l configs.Launch) error {
 	if err != nil {
 		return err
 	}
-	known, err := askHelp(ctx, prefix, launchEnv(l, 0))
+	flexible := slices.ContainsFunc(prefix, func(w string) bool { return strings.Contains(filepath.Base(w), "vllm") })
+	known, err := askHelp(ctx, prefix, launchEnv(l, 0), flexible)
 	if err != nil {
 		return err
 	}
-	flexible := slices.ContainsFunc(prefix, func(w string) bool { return strings.Contains(w, "vllm") })
 	sample := strings.NewReplacer("{port}", "1", "{index}", "0", "{devices}", "0")
 	for i := range args {
 		args[i] = sample.Replace(args[i])
@@ -97,20 +100,34 @@ func splitProgram(words []string) (prefix, args []string, err error) {
 }
 
 // askHelp runs the command for its help and reads the options out of it. vLLM
-// shows its options only with --help=all.
-func askHelp(ctx context.Context, prefix, env []string) (options, error) {
-	text, err := runHelp(ctx, append(slices.Clone(prefix), "--help"), env)
-	if err == nil && strings.Contains(text, "--help=all") {
-		text, err = runHelp(ctx, append(slices.Clone(prefix), "--help=all"), env)
+// shows its options only with --help=all, older ones with --help.
+func askHelp(ctx context.Context, prefix, env []string, vllm bool) (options, error) {
+	first, second := "--help", "--help=all"
+	if vllm {
+		first, second = second, first
 	}
+	known, text, err := helpOptions(ctx, append(slices.Clone(prefix), first), env)
 	if err != nil {
 		return nil, err
 	}
-	known := readHelp(text)
+	if vllm && len(known) <= fewOptions || !vllm && strings.Contains(text, second) {
+		more, _, err := helpOptions(ctx, append(slices.Clone(prefix), second), env)
+		if err != nil {
+			return nil, err
+		}
+		if len(more) > len(known) {
+			known = more
+		}
+	}
 	if len(known) == 0 {
 		return nil, fmt.Errorf("%w: %s --help shows no options", ErrUnchecked, strings.Join(prefix, " "))
 	}
 	return known, nil
+}
+
+func helpOptions(ctx context.Context, argv, env []string) (options, string, error) {
+	text, err := runHelp(ctx, argv, env)
+	return readHelp(text), text, err
 }
 
 // runHelp returns what a command prints, to either stream and with whatever

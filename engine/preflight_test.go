@@ -107,10 +107,18 @@ options:
 	}
 }
 
+// SGLang's command takes options that its list does not hold, and says so first.
+func TestOptionsNamedBeforeTheUsageAreKnown(t *testing.T) {
+	f := newFlags(readHelp("Use `--model-type llm` to choose.\n\nusage: serve [-h] [--port PORT]\n"), false)
+	if err := f.check([]string{"--model-type", "llm", "--port", "1"}); err != nil {
+		t.Errorf("got %v, want it taken", err)
+	}
+}
+
 func TestVLLMsOwnRules(t *testing.T) {
-	f := newFlags(options{"--tensor-parallel-size": takesOne, "-tp": takesOne, "--compilation-config": takesOne, "-O": takesOne, "-cc": takesOne}, true)
+	f := newFlags(options{"--optimization-level": takesOne, "--tensor-parallel-size": takesOne, "-tp": takesOne, "--compilation-config": takesOne, "-cc": takesOne}, true)
 	for _, args := range []string{
-		"--tensor_parallel_size 2", "--compilation-config.mode 3", "-cc.mode=3", "-O3", "--compilation_config.a.b=1", "-tp=2", "--tensor-par 2",
+		"--tensor_parallel_size 2", "--compilation-config.mode 3", "-cc.mode=3", "-O3", "-O=2", "--compilation_config.a.b=1", "-tp=2", "--tensor-par 2",
 	} {
 		if err := f.check(strings.Fields(args)); err != nil {
 			t.Errorf("%s: got %v, want it taken", args, err)

@@ -231,8 +231,9 @@ func (s *server) refusedRank() {
 	s.ask()
 }
 
-// discover asks the engine what it is.
-func (s *server) discover(ctx context.Context) (*Facts, error) {
+// discover asks the engine what it is. fresh: it may have been started just
+// now, and must be ready too.
+func (s *server) discover(ctx context.Context, fresh bool) (*Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoverTimeout)
 	defer cancel()
 	c := s.client.Load()
@@ -257,6 +258,11 @@ func (s *server) discover(ctx context.Context) (*Facts, error) {
 	}
 	if len(facts.Ranks) == 0 {
 		return nil, fmt.Errorf("it tells of no data-parallel rank")
+	}
+	if r, ok := (*a).(readier); ok && fresh {
+		if err := r.ready(ctx, c); err != nil {
+			return nil, err
+		}
 	}
 	facts.sortRanks()
 	s.adapter.Store(a)

@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -240,6 +242,17 @@ func (s *sglang) probe(ctx context.Context, c *client) error {
 		s.probePath.Store(int32(i))
 	}
 	return err
+}
+
+// ready says whether a server that has just begun to listen takes requests:
+// /health is 503 until its warm-up is over. It runs a generation, so it is not
+// asked again, and that it is slow means nothing.
+func (s *sglang) ready(ctx context.Context, c *client) error {
+	_, err := c.get(ctx, "/health")
+	if se, ok := errors.AsType[*statusError](err); ok && se.status == http.StatusServiceUnavailable {
+		return err
+	}
+	return nil
 }
 
 // rankCounters reads how many requests each rank has taken in.
