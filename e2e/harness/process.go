@@ -25,6 +25,8 @@ const stopTimeout = 40 * time.Second
 type Process struct {
 	URL   string // of the client listener, or of the engine
 	Admin string // of the admin listener; "" for an engine
+	// Config is the gateway's configuration file; "" where there is none.
+	Config string
 
 	t       testing.TB
 	cmd     *exec.Cmd
@@ -39,10 +41,13 @@ func Serve(t testing.TB, config string, args ...string) *Process {
 	t.Helper()
 	listen, admin := FreeAddr(t), FreeAddr(t)
 	line := []string{"serve", "--listen", listen, "--admin", admin}
+	file := ""
 	if config != "" {
-		line = append(line, "--config", ConfigFile(t, config))
+		file = ConfigFile(t, config)
+		line = append(line, "--config", file)
 	}
 	p := start(t, append(line, args...)...)
+	p.Config = file
 	p.URL, p.Admin = "http://"+listen, "http://"+admin
 	p.ready(p.URL + "/readyz")
 	return p
@@ -51,7 +56,12 @@ func Serve(t testing.TB, config string, args ...string) *Process {
 // Engine starts a local engine as a process of its own.
 func Engine(t testing.TB, args ...string) *Process {
 	t.Helper()
-	listen := FreeAddr(t)
+	return EngineAt(t, FreeAddr(t), args...)
+}
+
+// EngineAt starts one on an address: where another was killed, say.
+func EngineAt(t testing.TB, listen string, args ...string) *Process {
+	t.Helper()
 	p := start(t, append([]string{"engine", "--listen", listen}, args...)...)
 	p.URL = "http://" + listen
 	p.ready(p.URL + "/health")
