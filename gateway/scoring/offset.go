@@ -2,6 +2,7 @@ package scoring
 
 import (
 	"bytes"
+	"strconv"
 	"unicode/utf8"
 
 	"penstock/gateway/body/scan"
@@ -10,10 +11,10 @@ import (
 // offsets tells where in a text each of its tokens begins, in code points.
 //
 // Most tokens are the text's next characters. A token that is a part of a character is spelled by engines in
-// two ways. Where each of its bytes has a character, the bytes are known, and its offset is that of
-// the character it is a part of. As U+FFFD they are not: it is counted to the first character not yet found,
-// and the next token that can be found shows where the text goes on. A token that stands for no text (a special
-// one) begins and ends where it is.
+// several ways. Where each of its bytes has a character, or is written out as in bytes:\xc3, the bytes are
+// known, and its offset is that of the character it is a part of. As U+FFFD they are not: it is counted to the
+// first character not yet found, and the next token that can be found shows where the text goes on. A token
+// that stands for no text (a special one) begins and ends where it is.
 type offsets struct {
 	all    []byte // the whole text
 	text   []byte // what of it is ahead
@@ -71,20 +72,48 @@ func (o *offsets) found(t []byte) bool {
 	return true
 }
 
-// foundBytes steps over the bytes that t spells in the byte alphabet of byte-level tokenizers.
+// foundBytes steps over the bytes that t spells.
 func (o *offsets) foundBytes(t []byte) bool {
-	var b [utf8.UTFMax * 4]byte // no more than a few characters are ever in parts
-	n := 0
-	for i := 0; i < len(t); n++ {
-		r, size := utf8.DecodeRune(t[i:])
-		c, ok := alphabetByte(r)
-		if !ok || n == len(b) {
-			return false
-		}
-		b[n] = c
-		i += size
+	var buf [utf8.UTFMax * 4]byte // no more than a few characters are ever in parts
+	var b []byte
+	if hex, ok := bytes.CutPrefix(t, []byte("bytes:")); ok {
+		b = writtenOut(buf[:0], hex)
+	} else {
+		b = inAlphabet(buf[:0], t)
 	}
-	return n > 0 && o.found(b[:n])
+	return len(b) > 0 && o.found(b)
+}
+
+// writtenOut reads bytes as in \xc3\xa9; nothing of anything else.
+func writtenOut(b, t []byte) []byte {
+	for ; len(t) >= 4 && t[0] == '\\' && t[1] == 'x' && len(b) < cap(b); t = t[4:] {
+		c, err := strconv.ParseUint(string(t[2:4]), 16, 8)
+		if err != nil {
+			return nil
+		}
+		b = append(b, byte(c))
+	}
+	if len(t) > 0 {
+		return nil
+	}
+	return b
+}
+
+// inAlphabet reads characters that each stand for a byte; nothing of anything else.
+func inAlphabet(b, t []byte) []byte {
+	for len(t) > 0 && len(b) < cap(b) {
+		r, size := utf8.DecodeRune(t)
+		c, ok := alphabetByte(r)
+		if !ok {
+			return nil
+		}
+		b = append(b, c)
+		t = t[size:]
+	}
+	if len(t) > 0 {
+		return nil
+	}
+	return b
 }
 
 // alphabetByte is the byte that a character stands for where a token is spelled by bytes: that of Latin-1 (as

@@ -27,9 +27,9 @@ type Request struct {
 // Request writes what part p sends to an engine of that kind. e holds the caller's own edits (model name, rank,
 // cache salt) and takes on further ones; segs is appended to.
 func (j *Job) Request(kind string, p Part, e *body.Edits, segs body.Segments) Request {
-	r := Request{Part: p, kind: kind}
-	if j.mode == echo && kind == KindSGLang && j.maxTokens() == 0 {
-		r.Path, r.native = "/generate", true
+	r := Request{Part: p, kind: kind, Path: j.Path(kind)}
+	if r.Path != "" {
+		r.native = true
 		r.Body = j.generateBody(p, e, segs)
 		return r
 	}
@@ -49,6 +49,14 @@ func (j *Job) Request(kind string, p Part, e *body.Edits, segs body.Segments) Re
 		r.Body = j.v.Apply(e, segs)
 	}
 	return r
+}
+
+// Path is where the job is sent on an engine of that kind; empty: to the client's own path.
+func (j *Job) Path(kind string) string {
+	if j.mode == echo && kind == KindSGLang && j.maxTokens() == 0 {
+		return "/generate"
+	}
+	return ""
 }
 
 // elements are the part's prompts as the batch has them, the commas between them included.
