@@ -61,6 +61,10 @@ func (r *request) newAttempt(m *member, lease *router.Lease, done func(engine.Ou
 	a.call.ID = newID()
 	a.call.Start = r.start
 	a.call.Timeouts = r.timeouts()
+	a.call.OnBytes = m.engine.Answering
+	if r.tried == 1 {
+		r.s.budget.Load().Request(a.call.Start)
+	}
 	r.record.replica = m.engine.ID()
 	r.record.decision = lease.Decision()
 	m.metrics.Request()
@@ -79,7 +83,7 @@ func (r *request) timeouts() relay.Timeouts {
 	}
 	return relay.Timeouts{
 		Connect: or(m.Connect, g.Connect), First: or(m.FirstToken, g.FirstToken), Idle: or(m.Idle, g.Idle),
-		Request: or(m.Request, g.Request), Write: or(m.Write, g.Write),
+		Request: or(m.Request, g.Request),
 	}
 }
 
@@ -131,7 +135,6 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 func (a *attempt) deliver(ans relay.Answer) {
 	r := a.r
 	a.first, a.status = ans.FirstAt, ans.Status
-	a.member.engine.Answering()
 	if ans.Streamed {
 		a.lease.First(ans.FirstAt)
 		r.record.firstToken = ans.FirstAt.Sub(r.start)
@@ -153,7 +156,7 @@ func (a *attempt) deliver(ans relay.Answer) {
 	if !ans.Complete {
 		r.letGo()
 	}
-	ans.Relay(r.ctx, a)
+	ans.Relay(a)
 }
 
 // request is what is sent: the client's bytes but for the fields that are the gateway's.
@@ -236,7 +239,7 @@ func (a *attempt) abort(up *relay.Upstream) {
 		return
 	}
 	s, id := a.r.s, a.call.ID
-	s.background.Go(func() {
+	s.inBackground(func() {
 		call := relay.Call{ID: id, Start: time.Now(), Timeouts: relay.Timeouts{Connect: abortTimeout, Request: abortTimeout}}
 		var resp fasthttp.Response
 		q := &relay.Request{

@@ -1,25 +1,25 @@
 package gateway
 
 import (
-	"io"
 	"net"
 	"sync/atomic"
 	"syscall"
 	"time"
 )
 
-// Lingering bounds what is read and discarded after an answer that was sent
+// Lingering is how long is read and discarded after an answer that was sent
 // before the whole request was read: closing with unread data resets the
 // connection, and the client would lose the answer.
 const (
-	lingerBytes = 8 << 20
-	lingerTime  = 2 * time.Second
+	lingerTime    = 30 * time.Second // in all
+	lingerSilence = 5 * time.Second  // without a byte
 )
 
-// listener wraps accepted connections, so that one that was refused early can
-// be closed without losing the answer on its way.
+// listener wraps accepted connections, so that a client that does not read is
+// cut off, and one that was refused early is closed without losing its answer.
 type listener struct {
 	net.Listener
+	writeTimeout func() time.Duration
 }
 
 func (l listener) Accept() (net.Conn, error) {
@@ -27,13 +27,60 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c}, nil
+	return &conn{Conn: c, timeout: l.writeTimeout}, nil
 }
 
-// conn is one client connection.
+// conn is one client connection. It has a write deadline of its own: every
+// answer, streamed or whole, moves it on as long as the client reads.
 type conn struct {
 	net.Conn
-	linger atomic.Bool
+	timeout  func() time.Duration // 0: none
+	deadline time.Time            // the write deadline that is armed
+	own      atomic.Bool          // somebody else has set one
+	linger   atomic.Bool
+}
+
+// writePiece is the most that one deadline covers.
+const writePiece = 64 << 10
+
+// Write writes p, in pieces of which each must be taken in time.
+func (c *conn) Write(p []byte) (n int, err error) {
+	for {
+		end := min(n+writePiece, len(p))
+		if err := c.arm(); err != nil {
+			return n, err
+		}
+		m, err := c.Conn.Write(p[n:end])
+		n += m
+		if err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+// arm moves the write deadline when an eighth of it is used: moving it costs as
+// much as a small write.
+func (c *conn) arm() error {
+	d := c.timeout()
+	if d <= 0 || c.own.Load() {
+		return nil
+	}
+	now := time.Now()
+	if left := c.deadline.Sub(now); left > d-d/8 && left <= d {
+		return nil
+	}
+	c.deadline = now.Add(d)
+	return c.Conn.SetWriteDeadline(c.deadline)
+}
+
+// SetWriteDeadline is for TLS, which bounds its farewell. That there be none is
+// not for others to say.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() {
+		return nil
+	}
+	c.own.Store(true)
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // NetConn and SyscallConn let the disconnect watch reach the socket.
@@ -52,11 +99,24 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 func (c *conn) Close() error {
 	if c.linger.Swap(false) {
 		if w, ok := c.Conn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
-			_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime))
-			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+			c.discard()
 		}
 	}
 	return c.Conn.Close()
+}
+
+// discard reads until the client closes, or for as long as lingering may take.
+func (c *conn) discard() {
+	buf := make([]byte, 32<<10)
+	end := time.Now().Add(lingerTime)
+	for now := time.Now(); now.Before(end); now = time.Now() {
+		if c.Conn.SetReadDeadline(now.Add(min(lingerSilence, end.Sub(now)))) != nil {
+			return
+		}
+		if _, err := c.Conn.Read(buf); err != nil {
+			return
+		}
+	}
 }
 
 // lingerOn marks the connection under nc, if it is one of ours, for lingering.

@@ -278,3 +278,26 @@ func TestDeadlinesAreTheOnesThatTheErrorsName(t *testing.T) {
 		})
 	}
 }
+
+func TestRetriesAreAShareOfTheRequestsThatCome(t *testing.T) {
+	busy := faulty.Always(func(c *faulty.Conn) { c.Whole(503, "application/json", `{}`) })
+	s := faulty.Start(t, engineOf(busy))
+	good := faulty.Start(t, engineOf(faulty.Always(faulty.Good().Whole)))
+	g := startGateway(t, strings.Replace(twoFaulty, "keys:", "retry: {budget: 0.2, min_per_second: 0}\nkeys:", 1), s.URL, good.URL)
+	answered, refused := 0, 0
+	for range 40 { // every second one meets the busy replica first
+		switch got := ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", auth); got.status {
+		case 200:
+			answered++
+		case 503:
+			refused++
+		default:
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+	}
+	// 8 of 40 may be tried again, and 20 need it: some would be more if retries
+	// were free, none if requests were not counted.
+	if answered < 24 || refused < 8 {
+		t.Errorf("%d answered, %d refused, want about 28 and 12", answered, refused)
+	}
+}

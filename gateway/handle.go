@@ -19,6 +19,9 @@ import (
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	r := s.begin(ctx)
 	defer s.contain(r)
+	// Has the server send this answer also when the client's next request is
+	// there already (pipelining); the deadline itself is the connection's own.
+	_ = ctx.SetWriteDeadline(time.Time{})
 	rt, err := s.findRoute(ctx)
 	r.route = rt
 	if s.crossOrigin(r) {
@@ -66,16 +69,44 @@ func (s *Server) contain(r *request) {
 	if v == nil {
 		return
 	}
+	defer s.containAgain(r)
 	s.panicked(r, v)
 	r.ctx.Response.Reset()
 	r.ctx.SetConnectionClose()
 	r.fail(internalError(errPanic))
 }
 
+// containAgain is for a panic in the answering of a panic.
+func (s *Server) containAgain(r *request) {
+	if v := recover(); v != nil {
+		s.reportPanic(r.id, v)
+		r.ctx.Response.Reset()
+		r.ctx.SetConnectionClose()
+		r.ctx.SetStatusCode(fasthttp.StatusInternalServerError)
+	}
+}
+
+// reportPanic logs and counts a panic; it is called by the function that recovered.
+func (s *Server) reportPanic(requestID string, v any) {
+	s.metrics.Panic()
+	s.log.Error("a request panicked; this is a bug in Penstock", "request_id", requestID, "panic", v, "stack", string(debug.Stack()))
+}
+
+// inBackground runs f while nobody waits for it but Shutdown.
+func (s *Server) inBackground(f func()) {
+	s.background.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				s.reportPanic("", v)
+			}
+		}()
+		f()
+	})
+}
+
 // panicked reports a panic and gives back what the attempt held.
 func (s *Server) panicked(r *request, v any) {
-	s.metrics.Panic()
-	s.log.Error("a request panicked; this is a bug in Penstock", "request_id", r.id, "panic", v, "stack", string(debug.Stack()))
+	s.reportPanic(r.id, v)
 	if a := r.attempt; a != nil {
 		a.call.Cancel(errPanic)
 		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)

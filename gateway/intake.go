@@ -38,6 +38,7 @@ func (s *Server) expected(ctx *fasthttp.RequestCtx) int {
 // readFailed answers a request that could not be read.
 func (s *Server) readFailed(ctx *fasthttp.RequestCtx, err error) {
 	r := s.begin(ctx)
+	defer s.contain(r)
 	r.route = &route{shape: shapeOf(ctx.Path()), path: "unread", counted: true}
 	lingerOn(ctx.Conn())
 	ctx.SetConnectionClose()

@@ -301,13 +301,17 @@ func (b *mergedBody) SupportsBodyWriteTo() bool { return true }
 
 func (b *mergedBody) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
-// WriteTo writes the answer, within timeouts.write.
-func (b *mergedBody) WriteTo(w io.Writer) (int64, error) {
-	if d := b.r.timeouts().Write; d > 0 {
-		_ = b.r.ctx.SetWriteDeadline(time.Now().Add(d))
-	}
+// WriteTo writes the answer. It is called outside of the handler, so a panic is
+// contained here.
+func (b *mergedBody) WriteTo(w io.Writer) (n int64, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			b.r.s.panicked(b.r, v)
+			b.failed, err = true, io.ErrUnexpectedEOF
+		}
+	}()
 	bw := bufio.NewWriterSize(w, 64<<10)
-	n, err := b.m.WriteTo(bw)
+	n, err = b.m.WriteTo(bw)
 	if err == nil {
 		err = bw.Flush()
 	}

@@ -79,7 +79,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.looks.New = func() any {
 		return &look{key: router.NewKeyBuilder(cfg.Routing.BlockTokens, cfg.Limits.TokensPerImage)}
 	}
-	s.relay = relay.New(relay.Options{MaxEvent: int(cfg.MaxEvent), MaxIdle: cfg.Timeouts.EngineIdle})
+	s.relay = relay.New(relay.Options{
+		MaxEvent: int(cfg.MaxEvent), MaxIdle: cfg.Timeouts.EngineIdle,
+		OnPanic: func(v any) { s.reportPanic("", v) },
+	})
 	s.pools = newPools(s.relay, o.Metrics, o.Logger)
 	limiter, err := limits.New(limits.Options{
 		MaxKeys: cfg.Limits.MaxKeys, Redis: cfg.Redis, Logger: o.Logger,
@@ -209,12 +212,15 @@ func (l quietLogger) Printf(format string, args ...any) { l.log.Debug(fmt.Sprint
 
 // Serve accepts clients until Shutdown. With a TLS configuration it speaks TLS.
 func (s *Server) Serve(ln net.Listener, tc *tls.Config) error {
-	var l net.Listener = listener{ln}
+	var l net.Listener = listener{ln, s.writeTimeout}
 	if tc != nil {
 		l = tls.NewListener(l, tc)
 	}
 	return s.http.Serve(l)
 }
+
+// writeTimeout is for how long a client may take nothing of what is written to it.
+func (s *Server) writeTimeout() time.Duration { return s.snapshot.Load().cfg.Timeouts.Write }
 
 // WaitKnown waits until every engine has told what it is.
 func (s *Server) WaitKnown(ctx context.Context) error { return s.fleet.WaitKnown(ctx) }

@@ -19,6 +19,7 @@ func (a *attempt) ErrorEvent(err *relay.Error) []byte {
 
 // Done takes an answer's end: the client has had all of it, or what there was.
 func (a *attempt) Done(res relay.Result) {
+	defer a.contain()
 	r := a.r
 	out := limits.OutcomeDone
 	switch {
@@ -39,6 +40,17 @@ func (a *attempt) Done(res relay.Result) {
 	a.end(res, out)
 	r.stopWatching()
 	r.settle()
+}
+
+// contain gives back everything also when its end panics: the server writes
+// answers outside of the handler, where nobody else would.
+func (a *attempt) contain() {
+	if v := recover(); v != nil {
+		a.r.record.code = "internal_error"
+		a.r.s.panicked(a.r, v)
+		a.r.stopWatching()
+		a.r.settle()
+	}
 }
 
 // clientFault says that the client left, or did not read.

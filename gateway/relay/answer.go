@@ -33,11 +33,6 @@ type Answer struct {
 	x *exchange
 }
 
-// Client is the connection that an answer is written to; *fasthttp.RequestCtx is one.
-type Client interface {
-	SetWriteDeadline(t time.Time) error
-}
-
 // Sink is told of what becomes of an answer that is relayed.
 type Sink interface {
 	// ErrorEvent is the failure as the last event of a stream, in the
@@ -46,7 +41,8 @@ type Sink interface {
 	ErrorEvent(err *Error) []byte
 	// Done is called exactly once, when the answer is over and the connection
 	// to the engine has been given back: before the server reads from the
-	// client again, and, for a Complete answer, before Relay returns.
+	// client again, and, for a Complete answer, before Relay returns. A panic
+	// in it, but for a Complete answer, cuts the client's connection.
 	Done(r Result)
 }
 
@@ -69,11 +65,11 @@ type Result struct {
 }
 
 // Relay puts the answer's body into the response that Do was given. The server
-// writes it when the handler returns, through client, re-arming its write
-// deadline. The sink is told of the end.
-func (a Answer) Relay(client Client, sink Sink) {
+// writes it when the handler returns; that a client reads is the business of
+// the connection's own write deadline. The sink is told of the end.
+func (a Answer) Relay(sink Sink) {
 	x := a.x
-	x.client, x.sink = client, sink
+	x.sink = sink
 	x.result.LastAt = a.FirstAt
 	if a.Complete {
 		x.result.Usage = a.Usage
@@ -105,22 +101,41 @@ func (x *exchange) SupportsBodyWriteTo() bool { return true }
 // WriteTo relays the rest of the answer. Each Write is one chunk and one flush.
 func (x *exchange) WriteTo(w io.Writer) (int64, error) {
 	x.written = true
-	var err *Error
-	if x.stream.on {
-		err = x.relayStream(w)
-	} else {
-		err = x.relayWhole(w)
-	}
+	err := x.relayBody(w)
 	if err == nil {
 		return x.result.Bytes, nil
 	}
 	x.result.Err = err
 	if x.stream.on && !clientGone(err) && !x.stream.errored {
 		// The client learns why; then the connection is cut short.
-		_ = x.write(w, x.sink.ErrorEvent(err), time.Now())
+		_ = x.writeError(w, err)
 	}
 	// fasthttp closes the connection, without the last chunk, and does not log this error.
 	return x.result.Bytes, io.ErrUnexpectedEOF
+}
+
+func (x *exchange) relayBody(w io.Writer) (err *Error) {
+	defer x.contain(&err)
+	if x.stream.on {
+		return x.relayStream(w)
+	}
+	return x.relayWhole(w)
+}
+
+func (x *exchange) writeError(w io.Writer, cause *Error) (err *Error) {
+	defer x.contain(&err)
+	return x.write(w, x.sink.ErrorEvent(cause))
+}
+
+// contain makes a panic the error of its own exchange: the server writes
+// answers and closes them outside of the handler, where a panic would end the
+// process, or the exchange without anybody being told.
+func (x *exchange) contain(err **Error) {
+	if v := recover(); v != nil {
+		x.panicked = true
+		x.up.relay.opts.OnPanic(v)
+		*err = x.newError(KindPanic, nil)
+	}
 }
 
 // clientGone reports whether nobody is left to read an error.
@@ -128,13 +143,10 @@ func clientGone(e *Error) bool {
 	return e.Kind == KindClient || (e.Kind == KindCanceled && errors.Is(e.Err, ErrClientGone))
 }
 
-// write writes to the client, within the write deadline.
-func (x *exchange) write(w io.Writer, p []byte, now time.Time) *Error {
+// write writes to the client.
+func (x *exchange) write(w io.Writer, p []byte) *Error {
 	if len(p) == 0 {
 		return nil
-	}
-	if err := x.armClient(now); err != nil {
-		return x.newError(KindClient, err)
 	}
 	n, err := w.Write(p)
 	x.result.Bytes += int64(n)
@@ -147,16 +159,6 @@ func (x *exchange) write(w io.Writer, p []byte, now time.Time) *Error {
 	return nil
 }
 
-// armClient moves the write deadline when an eighth of it is used.
-func (x *exchange) armClient(now time.Time) error {
-	d := x.call.Timeouts.Write
-	if d <= 0 || x.client == nil || x.writeAt.Sub(now) > d-d/8 {
-		return nil
-	}
-	x.writeAt = now.Add(d)
-	return x.client.SetWriteDeadline(x.writeAt)
-}
-
 // Read is there because fasthttp's body streams are readers; WriteTo is used.
 func (x *exchange) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
@@ -167,9 +169,29 @@ func (x *exchange) Close() error {
 		// The header could not be written, or must not have a body (HEAD).
 		x.result.Err = x.newError(KindClient, io.ErrClosedPipe)
 	}
-	x.hangUp(x.result.Err == nil)
-	x.tell()
+	if err := x.finish(); err != nil && x.result.Err == nil {
+		x.result.Err = err
+	}
+	if err := x.tellAtEnd(); err != nil {
+		x.result.Err = err
+	}
+	if x.panicked { // what it holds is not to be trusted: it is not used again
+		return io.ErrUnexpectedEOF
+	}
 	x.recycle()
+	return nil
+}
+
+// finish is hangUp after the body has been written, or has not.
+func (x *exchange) finish() (err *Error) {
+	defer x.contain(&err)
+	x.hangUp(x.result.Err == nil)
+	return nil
+}
+
+func (x *exchange) tellAtEnd() (err *Error) {
+	defer x.contain(&err)
+	x.tell()
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,12 +85,12 @@ func benchExchange(b *testing.B, answer, body string) {
 	s := &discardSink{}
 	b.ReportAllocs()
 	for b.Loop() {
-		call := &Call{Start: time.Now(), Timeouts: Timeouts{Connect: 2 * time.Second, First: time.Minute, Idle: time.Minute, Request: time.Hour, Write: time.Minute}}
+		call := &Call{Start: time.Now(), Timeouts: Timeouts{Connect: 2 * time.Second, First: time.Minute, Idle: time.Minute, Request: time.Hour}}
 		a, err := up.Do(call, req, &d.resp)
 		if err != nil {
 			b.Fatal(err)
 		}
-		a.Relay(nil, s)
+		a.Relay(s)
 		if err := d.resp.BodyWriteTo(io.Discard); err != nil || s.failed != nil {
 			b.Fatal(err, s.failed)
 		}
@@ -145,9 +146,10 @@ func endlessStream() (x *exchange, size int) {
 	ev := event(faulty.Chunk("token"))
 	chunk := fmt.Appendf(nil, "%x\r\n%s\r\n", len(ev), ev)
 	src := &repeat{p: chunk}
+	var heard atomic.Int64
 	x = &exchange{
 		up: &Upstream{relay: &Relay{opts: Options{}.withDefaults()}}, req: &Request{},
-		call: &Call{Timeouts: Timeouts{Idle: time.Minute, Write: time.Minute}},
+		call: &Call{Timeouts: Timeouts{Idle: time.Minute}, OnBytes: func() { heard.Add(1) }},
 		conn: newConn(src), br: bufio.NewReaderSize(src, len(chunk)),
 	}
 	x.frame.start(-1)
@@ -197,7 +199,7 @@ func TestOneExchangeAllocatesLittle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a.Relay(nil, sink)
+			a.Relay(sink)
 			if err := d.resp.BodyWriteTo(io.Discard); err != nil {
 				t.Fatal(err)
 			}

@@ -18,9 +18,6 @@ type Timeouts struct {
 	Idle time.Duration
 	// Request bounds the whole request, from Call.Start.
 	Request time.Duration
-	// Write bounds one write to a client that does not read. It is re-armed
-	// when an eighth of it is used, so it holds at least for seven eighths.
-	Write time.Duration
 }
 
 // Call is the handle of one attempt. Cancel may be called by any goroutine at
@@ -32,6 +29,9 @@ type Call struct {
 	// Start is when the request came; Timeouts.Request counts from it.
 	Start    time.Time
 	Timeouts Timeouts
+	// OnBytes is called whenever bytes of the answer have come: once a read,
+	// not once an event. It must not block. nil: nobody is told.
+	OnBytes func()
 
 	mu     sync.Mutex
 	closer io.Closer // what is closed to end it; nil before and after

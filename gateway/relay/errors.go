@@ -30,11 +30,14 @@ const (
 	KindCanceled
 	// KindClient: the client's connection failed while it was written to.
 	KindClient
+	// KindPanic: a bug of this program; see Options.OnPanic.
+	KindPanic
 )
 
 var kindNames = [...]string{
 	KindConnect: "no connection", KindTimeout: "timeout", KindDisconnected: "disconnected", KindTruncated: "ended without its end marker",
 	KindProtocol: "protocol error", KindTooLarge: "too large", KindCanceled: "canceled", KindClient: "client write failed",
+	KindPanic: "a panic in the gateway",
 }
 
 func (k Kind) String() string { return name(kindNames[:], int(k)) }

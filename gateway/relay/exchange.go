@@ -39,13 +39,11 @@ type exchange struct {
 	stream stream
 	whole  whole
 
-	client Client
-	sink   Sink
-	result Result
-	done   bool // the sink has been told
-
-	written bool      // the server has begun to write the body
-	writeAt time.Time // the client's write deadline, as far as it was set here
+	sink     Sink
+	result   Result
+	done     bool // the sink has been told
+	written  bool // the server has begun to write the body
+	panicked bool
 }
 
 // Do sends the request and reads the answer as far as it can be taken back: to
@@ -255,11 +253,19 @@ func (x *exchange) fill() error {
 	for {
 		_, err := x.br.Peek(1)
 		if err == nil {
+			x.heard()
 			return nil
 		}
 		if err = x.early(err); err != nil {
 			return err
 		}
+	}
+}
+
+// heard says that bytes have come.
+func (x *exchange) heard() {
+	if x.call.OnBytes != nil {
+		x.call.OnBytes()
 	}
 }
 

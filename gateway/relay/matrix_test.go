@@ -58,8 +58,8 @@ func expectations() map[string]expectation {
 const bigEvent = 3 << 20
 
 // bound is within what every case of the matrix must be over: the longest
-// deadline of the gate, and a second for a busy machine.
-func bound(o Timeouts) time.Duration { return o.Request + time.Second }
+// deadline of the gate, and some seconds for a busy machine.
+func bound(o Timeouts) time.Duration { return o.Request + 8*time.Second }
 
 // refusing is the URL of an engine that refuses connections.
 func refusing(t *testing.T) string {
@@ -79,10 +79,10 @@ func matrixGate(t *testing.T, name string) (*gate, *faulty.Server) {
 		url = refusing(t)
 	}
 	g := newGate(t, url, Options{MaxEvent: bigEvent / 2})
-	g.timeouts = Timeouts{Connect: 5 * time.Second, First: 5 * time.Second, Idle: 5 * time.Second, Request: 10 * time.Second, Write: 5 * time.Second}
+	g.timeouts = Timeouts{Connect: 10 * time.Second, First: 10 * time.Second, Idle: 10 * time.Second, Request: 20 * time.Second}
 	switch name {
 	case "half-event-then-silence", "headers-never", "first-token-never", "silence-mid-stream", "byte-per-second":
-		g.timeouts.First, g.timeouts.Idle, g.timeouts.Request = 150*time.Millisecond, 120*time.Millisecond, 300*time.Millisecond
+		g.timeouts.First, g.timeouts.Idle, g.timeouts.Request = 500*time.Millisecond, 400*time.Millisecond, 2*time.Second
 	}
 	return g, s
 }

@@ -28,6 +28,9 @@ type Options struct {
 	// Settle is how long the end of the upstream body is waited for after a
 	// stream's end marker, so that the connection can serve again. Default 100 ms.
 	Settle time.Duration
+	// OnPanic is told of a panic while an answer is relayed, from where
+	// debug.Stack still shows it. nil: nobody is.
+	OnPanic func(v any)
 }
 
 func (o Options) withDefaults() Options {
@@ -38,6 +41,9 @@ func (o Options) withDefaults() Options {
 	o.MaxConns = cmp.Or(o.MaxConns, 65536)
 	o.MaxIdle = cmp.Or(o.MaxIdle, 4*time.Second)
 	o.Settle = cmp.Or(o.Settle, 100*time.Millisecond)
+	if o.OnPanic == nil {
+		o.OnPanic = func(any) {}
+	}
 	return o
 }
 

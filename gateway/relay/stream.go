@@ -209,9 +209,8 @@ func (x *exchange) writeReady(w io.Writer) *Error {
 	if s.ready == 0 {
 		return nil
 	}
-	now := time.Now()
-	x.result.LastAt = now
-	if err := x.write(w, s.buf[:s.ready], now); err != nil {
+	x.result.LastAt = time.Now()
+	if err := x.write(w, s.buf[:s.ready]); err != nil {
 		return err
 	}
 	s.buf = s.buf[:copy(s.buf, s.buf[s.ready:])]

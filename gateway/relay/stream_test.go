@@ -76,7 +76,7 @@ func TestReadyEventsAreWrittenAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Relay(nil, d)
+	a.Relay(d)
 	w := &countingWriter{}
 	if err := d.resp.BodyWriteTo(w); err != nil {
 		t.Fatal(err)
@@ -275,30 +275,32 @@ func TestSilenceIsMeasuredBetweenWholeEvents(t *testing.T) {
 		}
 	}
 	begun := time.Now()
-	d, err := relayed(t, Options{}, Request{}, drip)
+	call := newCall()
+	call.Timeouts.Idle = 300 * time.Millisecond
+	d, err := do(newUpstream(t, faulty.Start(t, faulty.Always(drip)).URL, Options{}), call, post(`{"stream":true}`))
 	if err != nil || d.result.Err == nil || d.result.Err.Kind != KindTimeout || d.result.Err.Limit != LimitIdle {
 		t.Fatalf("error %v, result %+v, want the idle deadline", err, d.result)
 	}
-	if took := time.Since(begun); took < quick().Idle || took > quick().Idle+time.Second {
-		t.Errorf("ended after %v, want a little more than %v", took, quick().Idle)
+	if took := time.Since(begun); took < call.Timeouts.Idle {
+		t.Errorf("ended after %v, want at least %v", took, call.Timeouts.Idle)
 	}
 }
 
 func TestSteadyStreamOutlivesEveryDeadlineButTheWhole(t *testing.T) {
 	call := newCall()
-	call.Timeouts.First, call.Timeouts.Idle, call.Timeouts.Request = 60*time.Millisecond, 60*time.Millisecond, 10*time.Second
+	call.Timeouts.First, call.Timeouts.Idle = time.Second, time.Second
 	var pieces []string
 	for i := range 30 {
 		pieces = append(pieces, event(faulty.Chunk(fmt.Sprint(i))))
 	}
-	s := faulty.Start(t, faulty.Always(streamed(15*time.Millisecond, append(pieces, doneEvent)...)))
+	s := faulty.Start(t, faulty.Always(streamed(50*time.Millisecond, append(pieces, doneEvent)...)))
 	up := newUpstream(t, s.URL, Options{})
 	d, err := do(up, call, post(`{"stream":true}`))
 	if err != nil || d.result.Err != nil || d.result.Events != 30 {
-		t.Fatalf("error %v, result %+v, want 30 events over 450ms under deadlines of 60ms", err, d.result)
+		t.Fatalf("error %v, result %+v, want 30 events over 1.5s under deadlines of 1s", err, d.result)
 	}
 	call = newCall()
-	call.Timeouts.Request = 100 * time.Millisecond
+	call.Timeouts.Request = time.Second
 	d, err = do(up, call, post(`{"stream":true}`))
 	if err != nil || d.result.Err == nil || d.result.Err.Limit != LimitRequest {
 		t.Fatalf("error %v, result %+v, want the deadline of the whole request", err, d.result)
@@ -327,33 +329,6 @@ func TestEventOverItsBound(t *testing.T) {
 	}
 }
 
-// endless is an engine that sends as fast as it is read, and counts.
-func endless(c *faulty.Conn) {
-	c.Stream()
-	ev := faulty.Chunk(strings.Repeat("x", 10_000))
-	for !c.Pause(0) {
-		c.Event(ev)
-	}
-}
-
-func TestClientThatDoesNotReadIsCutOffByTheWriteDeadline(t *testing.T) {
-	s := faulty.Start(t, faulty.Always(endless))
-	g := newGate(t, s.URL, Options{})
-	g.timeouts.Write, g.timeouts.Request = 200*time.Millisecond, 0
-	c := dial(t, g.addr)
-	_ = c.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	begun := time.Now()
-	c.send(chatBody("none", true))
-	o := g.outcome()
-	if o.result.Err == nil || o.result.Err.Kind != KindClient || !isTimeout(o.result.Err.Err) {
-		t.Errorf("result %+v, want the client's write deadline", o.result)
-	}
-	if took := o.at.Sub(begun); took > 5*time.Second {
-		t.Errorf("after %v", took)
-	}
-	eventually(t, "the engine's connection is closed", func() bool { return s.Open() == 0 })
-}
-
 func TestSlowReaderIsNotAnIdleEngine(t *testing.T) {
 	s := faulty.Start(t, faulty.Always(func(c *faulty.Conn) {
 		c.Stream()
@@ -364,11 +339,11 @@ func TestSlowReaderIsNotAnIdleEngine(t *testing.T) {
 		c.End()
 	}))
 	g := newGate(t, s.URL, Options{})
-	g.timeouts.Idle, g.timeouts.Write, g.timeouts.Request = 100*time.Millisecond, 5*time.Second, 0
+	g.timeouts.Idle, g.timeouts.Request = 500*time.Millisecond, 0
 	c := dial(t, g.addr)
 	_ = c.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 	c.send(chatBody("none", true))
-	<-time.After(400 * time.Millisecond) // four idle deadlines long, nothing is read
+	<-time.After(1500 * time.Millisecond) // three idle deadlines long, nothing is read
 	if r := c.read(); !r.clean || !strings.HasSuffix(r.body, doneEvent) {
 		t.Errorf("clean %v, %d bytes ending in %q, want all of it", r.clean, len(r.body), r.body[max(0, len(r.body)-80):])
 	}
@@ -421,7 +396,7 @@ func TestEndMarkerWithoutTheEndOfTheBodyIsAnEnd(t *testing.T) {
 	if err != nil || d.result.Err != nil || d.werr != nil {
 		t.Errorf("error %v, result %+v, write error %v", err, d.result, d.werr)
 	}
-	if took := time.Since(begun); took > time.Second {
+	if took := time.Since(begun); took > 5*time.Second {
 		t.Errorf("took %v, want about 100ms", took)
 	}
 }

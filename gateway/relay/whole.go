@@ -101,6 +101,7 @@ func (x *exchange) readDirect() error {
 	for {
 		m, err := x.conn.Read(x.body[n : n+int(x.frame.left)])
 		if m > 0 {
+			x.heard()
 			x.body = x.body[:n+m]
 			x.frame.left -= int64(m)
 			x.frame.ended = x.frame.left == 0
@@ -182,7 +183,7 @@ func (x *exchange) passOn(w io.Writer, p []byte) *Error {
 	if x.whole.look {
 		x.whole.keep(p)
 	}
-	return x.write(w, p, x.result.LastAt)
+	return x.write(w, p)
 }
 
 func (b *whole) keep(p []byte) {

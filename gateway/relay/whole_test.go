@@ -126,7 +126,7 @@ func TestLeftoversOfAnEarlierAttemptDoNotShow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Relay(nil, d)
+	a.Relay(d)
 	if got := d.resp.Header.Peek("X-First"); a.Status != 200 || string(d.resp.Body()) != "{}" || got != nil {
 		t.Errorf("status %d, body %q, x-first %q, want 200, {} and none", a.Status, d.resp.Body(), got)
 	}
