@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"penstock/configs"
 )
 
@@ -86,6 +88,20 @@ func TestRedisWithPasswordAndTLS(t *testing.T) {
 		URL: "rediss://127.0.0.1:" + tlsPort, Password: "s3cret",
 		TLS: configs.EngineTLS{CA: cert, Cert: cert, Key: key},
 	})
+	// The permissions that docs/limits.md lists suffice.
+	doc := documentation(t)
+	_, list, _ := strings.Cut(doc, "| permissions | ")
+	list, _, _ = strings.Cut(list, ", on keys")
+	acl := []any{"ACL", "SETUSER", "few", "on", ">few", "~{test}:*"}
+	for c := range strings.SplitSeq(list, ", ") {
+		acl = append(acl, "+"+strings.ToLower(strings.Trim(c, "` ")))
+	}
+	admin := redis.NewClient(&redis.Options{Addr: srv.addr(), Password: "s3cret"})
+	t.Cleanup(func() { _ = admin.Close() })
+	if err := admin.Do(t.Context(), acl...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wantWorking(t, "few permissions", configs.Redis{URL: "redis://" + srv.addr(), Username: "few", Password: "few"})
 	l := redisLimiter(t, "", func(o *Options) {
 		o.Redis = configs.Redis{URL: "redis://:wrong@" + srv.addr(), Timeout: time.Second}
 	})

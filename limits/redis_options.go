@@ -26,8 +26,8 @@ func redisOptions(c *configs.Redis) (*redis.UniversalOptions, error) {
 	timeout := cmp.Or(c.Timeout, 50*time.Millisecond)
 	pool := max(32, 10*runtime.GOMAXPROCS(0))
 	o := &redis.UniversalOptions{
-		ClientName: "penstock", MasterName: c.MasterName,
-		Username: c.Username, Password: string(c.Password),
+		MasterName: c.MasterName,
+		Username:   c.Username, Password: string(c.Password),
 		MaxRetries: -1, MaxRedirects: 3, DialerRetries: 1,
 		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
 		ContextTimeoutEnabled: true,
