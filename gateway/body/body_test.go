@@ -230,6 +230,8 @@ func TestTheSameTextHasTheSameKeyHoweverItIsSent(t *testing.T) {
 	same(Messages, `{"system":"s","messages":[{"role":"user","content":"hi"}]}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"hi","cache_control":{"type":"ephemeral"}}]}],"system":[{"type":"text","text":"s","cache_control":{}}]}`)
 	same(Responses, `{"input":"hi"}`, `{"input":[{"role":"user","content":"hi"}]}`, `{"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]}]}`)
+	same(Completions, `{"prompt":"C:\\users\\/x \"q\" \\\u00e9 \/ \u0001\u001F \b\f\n\r\t tail of some length"}`,
+		`{"prompt":"C:\u005cusers\u005c/x \u0022q\u0022 \\é / \u0001\u001f \u0008\u000c\u000a\u000d\u0009 tail of some length"}`)
 	same(Completions, `{"prompt":"a\tb"}`, `{"prompt":["a\u0009b"]}`)
 	same(Completions, `{"prompt":[1,2,3]}`, `{"prompt":[ [ 1 , 2 ,3 ] ]}`)
 }
@@ -256,7 +258,7 @@ func TestDifferentPromptsHaveDifferentKeys(t *testing.T) {
 
 func TestPromptsOfABatchAreKeyedOneByOne(t *testing.T) {
 	v := mustParse(t, Completions, `{"prompt":["ab","c\nd"]}`)
-	for i, want := range []string{"ab", "c\nd"} {
+	for i, want := range []string{"ab", `c\nd`} {
 		var r recorder
 		v.KeyPrompt(&r, i)
 		if r.String() != want {
@@ -479,6 +481,9 @@ func BenchmarkParse(b *testing.B)       { benchmark(b, Chat, chatBody(1<<20, fal
 func BenchmarkParseAndKey(b *testing.B) { benchmark(b, Chat, chatBody(1<<20, false), true) }
 func BenchmarkParseAndKeyParts(b *testing.B) {
 	benchmark(b, Chat, chatBody(1<<20, true), true)
+}
+func BenchmarkParseAndKeyEscaped(b *testing.B) {
+	benchmark(b, Completions, []byte(`{"prompt":"`+strings.Repeat(`\u65e5\u672c\u8a9e `, 50000)+`"}`), true)
 }
 func BenchmarkParseAndKey1K(b *testing.B) { benchmark(b, Chat, chatBody(1<<10, false), true) }
 func BenchmarkParseAndKeyTokens(b *testing.B) {

@@ -2,6 +2,7 @@ package body
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"math/bits"
 	"unicode/utf8"
@@ -32,8 +33,8 @@ const (
 const feedSize = 4 << 10
 
 // Key feeds the whole prompt to w: tools, system prompt, then message by message in order, so that the key of a
-// conversation that goes on extends the key it had; or the prompts one after another. Text is fed decoded, so
-// that the same text has the same key however a client escapes it or wraps it into a part.
+// conversation that goes on extends the key it had; or the prompts one after another. Text is fed in one
+// spelling, so that the same text has the same key however a client escapes it or wraps it into a part.
 func (v *View) Key(w KeyWriter) {
 	f := v.feeder(w)
 	f.preamble(v)
@@ -103,25 +104,93 @@ func (f *feeder) write(p []byte) {
 	f.buf = append(f.buf, p...)
 }
 
-// text writes what the inside of a JSON string stands for.
+// text writes the inside of a JSON string as a compact encoder spells it: everything that can stand for itself
+// does, the rest has its short escape. Most clients send just that, and then the string is passed on as it is.
 func (f *feeder) text(raw []byte) {
 	for {
-		i := bytes.IndexByte(raw, '\\')
+		i := unusual(raw)
 		if i < 0 {
 			f.write(raw)
 			return
 		}
 		f.write(raw[:i])
-		r, n := scan.Unescape(raw[i:])
-		if len(f.buf)+utf8.UTFMax > cap(f.buf) {
-			f.flush()
+		for raw = raw[i:]; len(raw) > 1 && raw[0] == '\\' && (raw[1] == 'u' || raw[1] == '/'); {
+			r, n := scan.Unescape(raw)
+			if len(f.buf)+maxEscape > cap(f.buf) {
+				f.flush()
+			}
+			f.buf = appendCompact(f.buf, r)
+			raw = raw[n:]
 		}
-		f.buf = utf8.AppendRune(f.buf, r)
-		raw = raw[i+n:]
 	}
 }
 
-// value writes a JSON value in one canonical spelling: no white space, strings decoded. cache_control, which
+// maxEscape is the longest spelling of one character, \u0000.
+const maxEscape = 6
+
+// appendCompact appends r as a compact JSON encoder spells it inside a string.
+func appendCompact(b []byte, r rune) []byte {
+	switch {
+	case r == '"' || r == '\\':
+		return append(b, '\\', byte(r))
+	case r >= 0x20:
+		return utf8.AppendRune(b, r)
+	case r == '\b':
+		return append(b, `\b`...)
+	case r == '\f':
+		return append(b, `\f`...)
+	case r == '\n':
+		return append(b, `\n`...)
+	case r == '\r':
+		return append(b, `\r`...)
+	case r == '\t':
+		return append(b, `\t`...)
+	}
+	const hex = "0123456789abcdef"
+	return append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+}
+
+// unusual is the offset of the first escape in raw that a compact encoder may not have written, \u or \/; -1:
+// there is none. It looks at eight bytes at a time, since text has escapes everywhere but few of these.
+func unusual(raw []byte) int {
+	for i := 0; ; {
+		for ; i+8 <= len(raw); i += 7 {
+			x := binary.LittleEndian.Uint64(raw[i:])
+			next := x >> 8
+			if zeros(x^(ones*'\\'))&(zeros(next^(ones*'u'))|zeros(next^(ones*'/'))) != 0 {
+				break
+			}
+		}
+		end := min(i+8, len(raw))
+		for ; i < end-1; i++ {
+			if raw[i] == '\\' && (raw[i+1] == 'u' || raw[i+1] == '/') && begins(raw, i) {
+				return i
+			}
+		}
+		if end == len(raw) {
+			return -1
+		}
+	}
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// zeros marks the bytes of x that are 0 in their high bits, and perhaps others above one that is.
+func zeros(x uint64) uint64 { return (x - ones) &^ x & highs }
+
+// begins says whether the backslash at raw[i] begins an escape: it does not where it ends one.
+func begins(raw []byte, i int) bool {
+	n := 0
+	for n < i && raw[i-1-n] == '\\' {
+		n++
+	}
+	return n%2 == 0
+}
+
+// value writes a JSON value in one canonical spelling: no white space, strings in theirs. cache_control, which
 // clients move from message to message, is left out.
 func (f *feeder) value(i int) {
 	switch scan.KindAt(f.b, i) {
@@ -163,7 +232,7 @@ func (f *feeder) preamble(v *View) {
 	for _, at := range [...]field{fSystem, fInstructions} {
 		if p := v.at[at]; conversation && p.end > 0 && f.b[p.val] != 'n' {
 			f.head("system")
-			f.content(int(p.val), 0)
+			f.content(int(p.val), int(p.end), 0)
 		}
 	}
 	for _, at := range [...]field{fImageData, fAudioData, fVideoData} {
@@ -190,10 +259,10 @@ func (f *feeder) message(m *message) {
 		f.head("user")
 	default:
 		f.mark(markMessage)
-		f.content(int(m.whole.start), 0)
+		f.content(int(m.whole.start), int(m.whole.end), 0)
 	}
 	if m.content.there() {
-		f.content(int(m.content.start), 0)
+		f.content(int(m.content.start), int(m.content.end), 0)
 	}
 	if m.calls.there() {
 		f.mark(markTools)
@@ -201,11 +270,10 @@ func (f *feeder) message(m *message) {
 	}
 }
 
-// content writes a string, parts, or one part.
-func (f *feeder) content(i, level int) {
+// content writes a string, parts, or one part, which ends at end.
+func (f *feeder) content(i, end, level int) {
 	switch scan.KindAt(f.b, i) {
 	case scan.Str:
-		end, _, _ := scan.String(f.b, i)
 		f.text(f.b[i+1 : end-1])
 	case scan.Arr:
 		if i = scan.Space(f.b, i+1); f.b[i] == ']' {
@@ -264,7 +332,7 @@ func (f *feeder) other(i, level int) {
 		f.mark(':')
 		holds := string(w.Key) == "content" || string(w.Key) == "output"
 		if holds && level < nestedParts && (scan.KindAt(f.b, w.Start) == scan.Arr || scan.KindAt(f.b, w.Start) == scan.Obj) {
-			f.content(w.Start, level+1)
+			f.content(w.Start, w.End, level+1)
 		} else {
 			f.value(w.Start)
 		}
@@ -340,7 +408,7 @@ func (f *feeder) prompt(p *Prompt) {
 		f.flush()
 		f.tokens(p.Start + 1)
 	default:
-		f.content(p.Start, 0)
+		f.content(p.Start, p.End, 0)
 	}
 }
 

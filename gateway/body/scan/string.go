@@ -27,11 +27,19 @@ func String(b []byte, i int) (end int, escaped bool, err *SyntaxError) {
 	for {
 		for i+8 <= len(b) {
 			m := special(binary.LittleEndian.Uint64(b[i:]))
-			if m != 0 {
-				i += bits.TrailingZeros64(m) / 8
+			if m == 0 {
+				i += 8
+				continue
+			}
+			i += bits.TrailingZeros64(m) / 8
+			if b[i] == '"' {
+				return i + 1, escaped, nil
+			}
+			if b[i] != '\\' || i+1 == len(b) || !short(b[i+1]) {
 				break
 			}
-			i += 8
+			escaped = true
+			i += 2
 		}
 		if i >= len(b) {
 			end, err = fail(len(b), "unexpected end of the JSON text inside a string")
@@ -54,21 +62,31 @@ func String(b []byte, i int) (end int, escaped bool, err *SyntaxError) {
 	}
 }
 
+// short says whether \c is an escape of two bytes.
+func short(c byte) bool {
+	const low = 1<<'"' | 1<<'/'
+	const high = 1<<('\\'-64) | 1<<('b'-64) | 1<<('f'-64) | 1<<('n'-64) | 1<<('r'-64) | 1<<('t'-64)
+	if c < 64 {
+		return low>>c&1 != 0
+	}
+	return c < 128 && high>>(c-64)&1 != 0
+}
+
 // escape validates the escape at b[i] and returns the offset after it.
 func escape(b []byte, i int) (int, *SyntaxError) {
 	if i+1 >= len(b) {
 		return fail(len(b), "unexpected end of the JSON text inside a string")
 	}
-	switch b[i+1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	if short(b[i+1]) {
 		return i + 2, nil
-	case 'u':
-		if _, ok := hex4(b, i+2); ok {
-			return i + 6, nil
-		}
+	}
+	if b[i+1] != 'u' {
+		return fail(i, "unknown escape inside a string")
+	}
+	if _, ok := hex4(b, i+2); !ok {
 		return fail(i, `expected four hexadecimal digits after \u`)
 	}
-	return fail(i, "unknown escape inside a string")
+	return i + 6, nil
 }
 
 func hex4(b []byte, i int) (rune, bool) {
