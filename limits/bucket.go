@@ -189,12 +189,6 @@ func (b *bucket) reset() {
 	b.used, b.layers = 0, b.layers[:0]
 }
 
-// full tells whether nothing is in use at now.
-func (b *bucket) full(now int64) bool {
-	b.drain(now)
-	return b.used == 0
-}
-
 // level is what is left in whole tokens, rounded down; below zero it is a debt.
 func level(used, burst int64) int64 {
 	return burst - (used+unit-1)/unit

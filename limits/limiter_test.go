@@ -88,7 +88,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 				open = append(open, r)
 				continue
 			}
-			f = err.(*Refusal)
+			f, _ = errors.AsType[*Refusal](err)
 			if early, err := l.Reserve(t.Context(), now.Add(f.RetryAfter-time.Millisecond), q); err == nil {
 				t.Fatalf("seed %d: %+v: admitted 1 ms before Retry-After %v, so it is too long", seed, q.Cost, f.RetryAfter)
 				early.Settle(now, Actual{})

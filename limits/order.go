@@ -21,6 +21,10 @@ type Item struct {
 	Work func() int
 	// Input and Output are the estimated tokens.
 	Input, Output int
+	// Lane tells apart requests that do not compete for the same room, as
+	// scoring and chat: room kept for the head of one lane does not hold up the
+	// others. Below maxLanes.
+	Lane uint8
 	// Ready tells whether the request has its concurrency slots. It takes them
 	// if it can, and must be quick. nil: always.
 	Ready func() bool
@@ -88,7 +92,8 @@ type Order struct {
 	shares  map[string]*share
 	active  []*share // those with requests waiting
 	waiting int
-	floor   float64 // the settled counter of the newest key served with no other waiting
+	lanes   [maxLanes]int // waiting in each
+	floor   float64       // the settled counter of the newest key served with no other waiting
 }
 
 const (
@@ -96,6 +101,8 @@ const (
 	// and lookAt how many of them are then: half of them the first ones, half in turn.
 	lookEvery = 250 * time.Millisecond
 	lookAt    = 64
+	// maxLanes bounds Item.Lane.
+	maxLanes = 8
 	// maxIdleShares bounds the counters kept of keys with nothing here.
 	maxIdleShares = 4096
 )
@@ -136,6 +143,7 @@ func (o *Order) Push(now, since time.Time, it *Item) {
 	})
 	s.waiting = slices.Insert(s.waiting, i, it)
 	o.waiting++
+	o.lanes[it.Lane%maxLanes]++
 }
 
 func (o *Order) share(key string) *share {
@@ -185,6 +193,7 @@ func (o *Order) Remove(it *Item) bool {
 	s.waiting = slices.Delete(s.waiting, i, i+1)
 	it.state = itemDone
 	o.waiting--
+	o.lanes[it.Lane%maxLanes]--
 	if len(s.waiting) == 0 {
 		i = slices.Index(o.active, s)
 		o.active = slices.Delete(o.active, i, i+1)
@@ -259,30 +268,56 @@ func (it *Item) isReady(blocked *bool) bool {
 	return it.ready
 }
 
-// Candidates appends to buf those that may go next, the first first, at most n
-// and perKey of one key. None follows a head for which room is kept.
+// Candidates appends to buf those that may go next, the first first: of each
+// lane at most n, and perKey of one key. None of its lane follows a head for
+// which room is kept.
 func (o *Order) Candidates(now time.Time, buf []*Item, n, perKey int) []*Item {
 	slices.SortFunc(o.active, func(a, b *share) int {
 		return cmp.Or(cmp.Compare(a.counter(), b.counter()), cmp.Compare(a.running, b.running), cmp.Compare(a.key, b.key))
 	})
+	var left [maxLanes]int // that may be added
+	open := 0              // lanes with any left and anybody waiting
+	for l := range left {
+		if o.lanes[l] > 0 {
+			left[l] = n
+			open++
+		}
+	}
 	for _, s := range o.active {
+		if open == 0 {
+			break
+		}
 		o.refresh(now, s)
-		got, blocked := 0, false
-		for _, it := range s.waiting {
-			if !it.isReady(&blocked) {
-				continue
-			}
-			buf = append(buf, it)
-			held := !it.passed.IsZero() && now.Sub(it.passed) >= o.Hold
-			if got++; held || len(buf) >= n {
-				return buf
-			}
-			if got >= perKey {
+		buf, open = o.ofKey(now, s, buf, &left, open, perKey)
+	}
+	return buf
+}
+
+// ofKey appends one key's candidates, and tells how many lanes are left open.
+func (o *Order) ofKey(now time.Time, s *share, buf []*Item, left *[maxLanes]int, open, perKey int) ([]*Item, int) {
+	var got [maxLanes]int
+	usable, blocked := open, false // lanes that may have more of this key
+	for _, it := range s.waiting {
+		l := it.Lane % maxLanes
+		if left[l] == 0 || got[l] == perKey || !it.isReady(&blocked) {
+			continue
+		}
+		buf = append(buf, it)
+		left[l]--
+		if !it.passed.IsZero() && now.Sub(it.passed) >= o.Hold {
+			left[l] = 0
+		}
+		got[l]++
+		if left[l] == 0 {
+			open--
+		}
+		if left[l] == 0 || got[l] == perKey {
+			if usable--; usable == 0 {
 				break
 			}
 		}
 	}
-	return buf
+	return buf, open
 }
 
 // Dispatch takes a waiting item out and charges it to its key. over are those
@@ -340,6 +375,22 @@ func (s *share) recent(now time.Time) float64 {
 		return 0
 	}
 	return s.served * math.Exp(-now.Sub(s.servedAt).Minutes())
+}
+
+// crowd is the last waiting request of the key that has most of them for its
+// weight, if that key has more than the one that asks would have.
+func (o *Order) crowd(key string, weight float64) *Item {
+	if weight <= 0 {
+		weight = 1
+	}
+	most := float64(o.KeyLen(key)+1) / weight
+	var last *Item
+	for _, s := range o.active {
+		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {
+			most, last = n, s.waiting[len(s.waiting)-1]
+		}
+	}
+	return last
 }
 
 // Next is one round for those who run the order alone, as a simulator does: it

@@ -272,3 +272,28 @@ func TestRequestWithASlotIsNotHiddenByOneThatWaitsForIt(t *testing.T) {
 		t.Errorf("got %+v, want the request that has its slot", got)
 	}
 }
+
+// TestRoomKeptForOneLaneDoesNotHoldUpAnother: a scoring request that waits for
+// its lane's room does not stop chat.
+func TestRoomKeptForOneLaneDoesNotHoldUpAnother(t *testing.T) {
+	now := epochTime()
+	o := &Order{Hold: 5 * time.Second}
+	for range 20 {
+		o.Push(now, now, &Item{Key: "a", Lane: 1, Input: 10})
+	}
+	fits := func(it *Item) bool { return it.Lane == 0 }
+	for i := range 20 {
+		chat := &Item{Key: "a", Input: 1000}
+		o.Push(now, now, chat)
+		if c := o.Candidates(now, nil, 64, 8); len(c) > 9 {
+			t.Fatalf("%d candidates, want 8 of one lane and 1 of the other at most", len(c))
+		}
+		if got := o.Next(now, fits); got != chat {
+			t.Fatalf("after %d s: got %+v, want the chat request", i, got)
+		}
+		now = now.Add(time.Second)
+	}
+	if got := o.Candidates(now, nil, 64, 8); len(got) != 1 {
+		t.Errorf("%d candidates of the lane whose head was passed over, want the head alone", len(got))
+	}
+}

@@ -357,22 +357,6 @@ func (q *Queue) refusal(t *Ticket, s Scope, k Kind) *Refusal {
 	return f
 }
 
-// crowd is the last waiting request of the key that has most of them for its
-// weight, if that key has more than the one that asks would have.
-func (o *Order) crowd(key string, weight float64) *Item {
-	if weight <= 0 {
-		weight = 1
-	}
-	most := float64(o.KeyLen(key)+1) / weight
-	var last *Item
-	for _, s := range o.active {
-		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {
-			most, last = n, s.waiting[len(s.waiting)-1]
-		}
-	}
-	return last
-}
-
 // drainRate is how fast a queue empties: dispatches per second while others
 // waited, fading over half a minute.
 type drainRate struct {

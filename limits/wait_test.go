@@ -34,7 +34,8 @@ func TestRateWaitTakesTheTrueTime(t *testing.T) {
 		if f, _ := errors.AsType[*Refusal](err); f == nil || f.RetryAfter != 30*time.Second || d != 0 {
 			t.Errorf("30 tokens within 20 s: %v after %v, want refused at once with 30s", err, d)
 		}
-		if _, err := wait(61, time.Hour); err == nil || !err.(*Refusal).TooLarge {
+		_, err = wait(61, time.Hour)
+		if f, _ := errors.AsType[*Refusal](err); f == nil || !f.TooLarge {
 			t.Errorf("61 tokens: %v, want too large", err)
 		}
 	})
