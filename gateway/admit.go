@@ -140,10 +140,21 @@ func (r *request) key() router.Key {
 	return r.look.key.Key()
 }
 
+// ownerLane is the queue's lane of requests that only one replica can take.
+const ownerLane = 255
+
+// queueLane keeps requests that wait for different things out of each other's way.
+func (r *request) queueLane() uint8 {
+	if r.owner != nil {
+		return ownerLane
+	}
+	return uint8(r.lane)
+}
+
 func (r *request) newTicket() *limits.Ticket {
 	return &limits.Ticket{
 		Item: limits.Item{
-			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output,
+			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output, Lane: r.queueLane(),
 			Work: func() int { return r.target.pool.router.Work(&r.choice) },
 		},
 		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
