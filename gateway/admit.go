@@ -141,7 +141,7 @@ func (r *request) key() router.Key {
 }
 
 // ownerLane is the queue's lane of requests that only one replica can take.
-const ownerLane = 255
+const ownerLane = 7
 
 // queueLane keeps requests that wait for different things out of each other's way.
 func (r *request) queueLane() uint8 {
