@@ -44,19 +44,9 @@ func (h *harness) atRest(t testing.TB) {
 	}
 }
 
-// engineOf answers what the fleet asks, and leaves the rest to script.
+// engineOf is an engine that serves m by that script.
 func engineOf(script func(*faulty.Request) faulty.Script) func(*faulty.Request) faulty.Script {
-	return func(r *faulty.Request) faulty.Script {
-		switch {
-		case strings.HasPrefix(r.Path, "/v1/models"):
-			return func(c *faulty.Conn) {
-				c.Whole(200, "application/json", `{"object":"list","data":[{"id":"m","object":"model"}]}`)
-			}
-		case r.Method == http.MethodGet:
-			return func(c *faulty.Conn) { c.Whole(404, "application/json", `{}`) }
-		}
-		return script(r)
-	}
+	return faulty.Serving("m", script)
 }
 
 const twoFaulty = `

@@ -37,6 +37,22 @@ func ByName(faults []Fault) func(*Request) Script {
 	}
 }
 
+// Serving answers what a gateway asks an engine about itself, that it serves
+// that model and no more, and leaves the rest to choose.
+func Serving(model string, choose func(*Request) Script) func(*Request) Script {
+	return func(r *Request) Script {
+		switch {
+		case r.Method != "GET":
+			return choose(r)
+		case strings.HasPrefix(r.Path, "/v1/models"):
+			return func(c *Conn) {
+				c.Whole(200, jsonType, fmt.Sprintf(`{"object":"list","data":[{"id":%q,"object":"model"}]}`, model))
+			}
+		}
+		return func(c *Conn) { c.Whole(404, jsonType, "{}") }
+	}
+}
+
 // Pieces of good answers.
 const (
 	// JSON is a whole chat completion.
@@ -73,16 +89,12 @@ func Good() Fault {
 // both is a fault that does not depend on what was asked for.
 func both(name string, s Script) Fault { return Fault{name, s, s} }
 
-// apart is long enough that what is written after it is read after what was
-// written before, so that a fault comes after the first byte to the client.
-const apart = 20 * time.Millisecond
-
 // begin writes the beginning of a stream: its headers and two events.
 func begin(c *Conn) {
 	c.Stream()
 	c.Event(Chunk("Hello"))
 	c.Event(Chunk(" there"))
-	c.Pause(apart)
+	c.Meet()
 }
 
 // beginWhole writes the headers of a whole answer and half of its body.
@@ -121,12 +133,24 @@ func connections() []Fault {
 				c.Pause(20 * time.Millisecond)
 				c.Reset()
 			},
-			func(c *Conn) { beginWhole(c); c.Pause(apart); c.Reset() },
+			func(c *Conn) { beginWhole(c); c.Pause(20 * time.Millisecond); c.Reset() },
 		},
 		{
 			"close-without-marker",
 			func(c *Conn) { begin(c); c.End() },
 			func(c *Conn) { beginWhole(c) },
+		},
+		{
+			"close-without-length",
+			func(c *Conn) {
+				c.Head(200, "content-type: text/event-stream", "connection: close")
+				c.Raw("data: " + Chunk("Hello") + "\n\n")
+				c.Meet()
+			},
+			func(c *Conn) {
+				c.Head(200, "content-type: "+jsonType, "connection: close")
+				c.Raw(JSON[:len(JSON)/2])
+			},
 		},
 		{
 			"half-event-then-silence",

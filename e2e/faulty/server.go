@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -26,6 +27,8 @@ type Server struct {
 	choose func(r *Request) Script
 	ln     net.Listener
 	wg     sync.WaitGroup
+	seen   chan struct{}
+	wait   atomic.Int64 // of Meet, in nanoseconds
 
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
@@ -53,8 +56,9 @@ func Start(tb testing.TB, choose func(r *Request) Script) *Server {
 	}
 	s := &Server{
 		URL: "http://" + ln.Addr().String(), Addr: ln.Addr().String(), choose: choose, ln: ln,
-		conns: map[net.Conn]struct{}{}, gone: make(chan time.Time, 1<<16),
+		conns: map[net.Conn]struct{}{}, gone: make(chan time.Time, 1<<16), seen: make(chan struct{}, 1),
 	}
+	s.SetPatience(50 * time.Millisecond)
 	s.wg.Go(s.accept)
 	tb.Cleanup(s.Close)
 	return s
@@ -86,6 +90,17 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.wg.Wait()
 }
+
+// Seen lets the script that waits in Meet, or the next one to, go on.
+func (s *Server) Seen() {
+	select {
+	case s.seen <- struct{}{}:
+	default:
+	}
+}
+
+// SetPatience sets how long Conn.Meet waits at most. Default 50ms.
+func (s *Server) SetPatience(d time.Duration) { s.wait.Store(int64(d)) }
 
 // Gone tells when a script that waited saw its peer close the connection.
 func (s *Server) Gone() <-chan time.Time { return s.gone }
@@ -247,6 +262,27 @@ func (c *Conn) Event(data string) { c.Chunk("data: " + data + "\n\n") }
 func (c *Conn) End() {
 	c.Raw("0\r\n\r\n")
 	c.KeepAlive()
+}
+
+// Meet waits until the client has seen what was written so far, so that what
+// follows comes after the first byte to it: until Server.Seen is called, or for
+// as long as the server has patience.
+func (c *Conn) Meet() {
+	select {
+	case <-c.server.seen:
+		return
+	default:
+	}
+	for end := time.Now().Add(time.Duration(c.server.wait.Load())); time.Now().Before(end); {
+		if c.Pause(time.Millisecond) {
+			return
+		}
+		select {
+		case <-c.server.seen:
+			return
+		default:
+		}
+	}
 }
 
 // KeepAlive leaves the connection open for another request.

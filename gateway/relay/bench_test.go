@@ -193,7 +193,8 @@ func TestOneExchangeAllocatesLittle(t *testing.T) {
 	}
 	for name, answer := range map[string]string{"whole": wholeAnswer(900), "stream": streamAnswer(128)} {
 		up := memory(t, answer)
-		req, sink, d := post(`{"stream":true}`), &discardSink{}, &direct{}
+		req, sink, d := post("{}"), &discardSink{}, &direct{}
+		req.Streamed = name == "stream"
 		n := testing.AllocsPerRun(200, func() {
 			a, err := up.Do(newCall(), req, &d.resp)
 			if err != nil {

@@ -185,6 +185,9 @@ func (x *exchange) takeAnswer(h *fasthttp.ResponseHeader) (a Answer, err error) 
 		x.frame.none()
 	}
 	isStream := status == fasthttp.StatusOK && !x.frame.ended && isEventStream(h)
+	if err := x.notAnAnswer(status, h, isStream); err != nil {
+		return a, x.protocol(err)
+	}
 	stripHeaders(h)
 	if isStream && !x.req.Whole {
 		return x.startStream(a)
@@ -192,15 +195,32 @@ func (x *exchange) takeAnswer(h *fasthttp.ResponseHeader) (a Answer, err error) 
 	return x.startWhole(a, length)
 }
 
+// notAnAnswer finds what a 200 cannot be: SDKs would take it for an answer, and
+// an empty one at that.
+func (x *exchange) notAnAnswer(status int, h *fasthttp.ResponseHeader, isStream bool) error {
+	switch {
+	case status != fasthttp.StatusOK || x.req.isHead():
+		return nil
+	case hasType(h, "text/html"):
+		return errHTML
+	case isStream || !x.req.Streamed || x.req.Dialect == DialectNone:
+		return nil
+	case !plainEncoding(h):
+		return errCompressed
+	}
+	return errNoStream
+}
+
 // isEventStream reports whether the answer is server-sent events that can be
 // read. A compressed one is passed on as bytes, never parsed.
 func isEventStream(h *fasthttp.ResponseHeader) bool {
-	const want = "text/event-stream"
+	return hasType(h, "text/event-stream") && plainEncoding(h)
+}
+
+// hasType reports whether the content type is that one, whatever its parameters.
+func hasType(h *fasthttp.ResponseHeader, want string) bool {
 	ct := h.ContentType()
-	if len(ct) < len(want) || !equalFold(ct[:len(want)], want) {
-		return false
-	}
-	return plainEncoding(h)
+	return len(ct) >= len(want) && equalFold(ct[:len(want)], want)
 }
 
 func plainEncoding(h *fasthttp.ResponseHeader) bool {

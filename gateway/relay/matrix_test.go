@@ -34,6 +34,7 @@ func expectations() map[string]expectation {
 		"reset-after-headers":     {lost, lost},
 		"reset-mid-event":         {cut("upstream_disconnected"), lost},
 		"close-without-marker":    {cut("upstream_disconnected"), lost},
+		"close-without-length":    {cut("upstream_disconnected"), lost},
 		"half-event-then-silence": {cut("stream_idle_timeout"), idle},
 		"headers-never":           {noToken, late},
 		"first-token-never":       {noToken, late},
@@ -48,8 +49,8 @@ func expectations() map[string]expectation {
 		"16mb-event":              {cut("upstream_error"), good},
 		"chunked-garbage":         {cut("upstream_error"), bad},
 		"not-http":                {bad, bad},
-		"wrong-content-type":      {good, good},
-		"gzip":                    {good, good},
+		"wrong-content-type":      {bad, bad},
+		"gzip":                    {bad, good},
 		"trailing-data":           {good, good},
 	}
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"slices"
@@ -13,6 +14,7 @@ import (
 type whole struct {
 	length int  // Content-Length; -1: not known
 	look   bool // usage is looked for: a success, not compressed
+	json   bool // and it says that it is JSON
 	tail   []byte
 }
 
@@ -25,6 +27,7 @@ func (x *exchange) startWhole(a Answer, length int) (Answer, error) {
 	x.phase = PhaseBody
 	x.whole.length = max(length, -1)
 	x.whole.look = a.Status < 300 && plainEncoding(&x.resp.Header)
+	x.whole.json = x.whole.look && hasType(&x.resp.Header, "application/json")
 	bound := x.up.relay.opts.MaxBuffered
 	if x.req.Whole {
 		bound = x.up.relay.opts.MaxWhole
@@ -37,6 +40,8 @@ func (x *exchange) startWhole(a Answer, length int) (Answer, error) {
 	switch {
 	case err != nil:
 		return a, err
+	case a.Complete && x.cutShort(x.body):
+		return a, x.newError(KindTruncated, nil)
 	case a.Complete:
 		if x.whole.look {
 			a.Usage, _ = sse.BodyUsage(x.body)
@@ -168,6 +173,9 @@ func (x *exchange) relayWhole(w io.Writer) *Error {
 		}
 		err = x.passOn(w, data)
 	}
+	if err == nil && x.cutShort(x.whole.tail) {
+		return x.newError(KindTruncated, nil)
+	}
 	if err == nil && x.whole.look {
 		x.result.Usage, _ = sse.BodyUsage(x.whole.tail)
 	}
@@ -184,6 +192,16 @@ func (x *exchange) passOn(w io.Writer, p []byte) *Error {
 		x.whole.keep(p)
 	}
 	return x.write(w, p)
+}
+
+// cutShort reports whether a body of JSON of which the end of the connection is
+// the only end, as in HTTP/1.0, is not one whole value.
+func (x *exchange) cutShort(end []byte) bool {
+	if !x.whole.json || x.frame.kind != frameClose {
+		return false
+	}
+	end = bytes.TrimRight(end, " \t\r\n")
+	return len(end) == 0 || end[len(end)-1] != '}' && end[len(end)-1] != ']'
 }
 
 func (b *whole) keep(p []byte) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -129,5 +130,39 @@ func TestLeftoversOfAnEarlierAttemptDoNotShow(t *testing.T) {
 	a.Relay(d)
 	if got := d.resp.Header.Peek("X-First"); a.Status != 200 || string(d.resp.Body()) != "{}" || got != nil {
 		t.Errorf("status %d, body %q, x-first %q, want 200, {} and none", a.Status, d.resp.Body(), got)
+	}
+}
+
+func TestWhatCannotBeAnAnswerIsNone(t *testing.T) {
+	const half = `{"choices":[{"text":"Hel`
+	big := half + strings.Repeat("x", 100_000)
+	for _, c := range []struct {
+		name, head, body string
+		stream           bool
+		kind             Kind
+	}{
+		{"a page", "content-type: text/html; charset=utf-8", "<html>", false, KindProtocol},
+		{"a page for a stream", "content-type: text/html", "<html>", true, KindProtocol},
+		{"JSON for a stream", "content-type: application/json", faulty.JSON, true, KindProtocol},
+		{"nothing for a stream", "content-type: text/event-stream\r\ncontent-length: 0", "", true, KindProtocol},
+		{"a compressed stream", "content-type: text/event-stream\r\ncontent-encoding: gzip", "\x1f\x8b", true, KindProtocol},
+		{"half of JSON, no length", "content-type: application/json", half, false, KindTruncated},
+		{"much of JSON, no length", "content-type: application/json", big, false, KindTruncated},
+		{"JSON, no length", "content-type: application/json", faulty.JSON + "\n", false, 0},
+		{"much JSON, no length", "content-type: application/json", `{"x":"` + big[len(half):] + "\"}\r\n", false, 0},
+		{"text, no length", "content-type: text/plain", half, false, 0},
+	} {
+		s := faulty.Start(t, faulty.Always(func(f *faulty.Conn) { f.Head(200, c.head); f.Raw(c.body) }))
+		up := newUpstream(t, s.URL, Options{MaxBuffered: 50_000})
+		req := post("{}")
+		req.Streamed = c.stream
+		d, err := do(up, newCall(), req)
+		got := kindOf(d.result.Err)
+		if e, ok := errors.AsType[*Error](err); ok {
+			got = e.Kind
+		}
+		if got != c.kind {
+			t.Errorf("%s: error %v, result %v, want kind %v", c.name, err, d.result.Err, c.kind)
+		}
 	}
 }
