@@ -142,7 +142,9 @@ func (c *child) once(ctx context.Context) error {
 	close(done)
 	guard.Wait()
 	_ = killGroup(cmd.Process.Pid) // what it has left behind
-	c.ended(fmt.Sprintf("its process ended: %v", cmd.ProcessState))
+	if ctx.Err() == nil {
+		c.ended(fmt.Sprintf("its process ended: %v", cmd.ProcessState))
+	}
 	if late != nil {
 		return late
 	}
