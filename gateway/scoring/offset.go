@@ -12,15 +12,22 @@ import (
 //
 // Most tokens are the text's next characters. A token that is a part of a character is spelled by engines in
 // several ways. Where each of its bytes has a character, or is written out as in bytes:\xc3, the bytes are
-// known, and its offset is that of the character it is a part of. As U+FFFD they are not: it is counted to the
-// first character not yet found, and the next token that can be found shows where the text goes on. A token
-// that stands for no text (a special one) begins and ends where it is.
+// known, and its offset is that of the character it is a part of. As U+FFFD they are not: each is taken for one
+// byte, which it nearly always is, and the next token that can be found shows where the text really goes on. A
+// token that stands for no text (a special one) begins and ends where it is.
 type offsets struct {
 	all    []byte // the whole text
 	text   []byte // what of it is ahead
 	points int    // code points that have begun
-	run    int    // code points of the tokens that were not found, since the last that was
+	run    int    // code points of the tokens that were not found, since the last that was,
+	known  place  // which ended here
 	token  []byte
+}
+
+// place is where a text is found to go on.
+type place struct {
+	text   []byte
+	points int
 }
 
 // reset begins with a text, given as JSON strings (their quotes included) that follow each other.
@@ -53,9 +60,19 @@ func (o *offsets) next(token []byte) int {
 		return at
 	}
 	if partial(t) {
-		o.run += utf8.RuneCount(t)
+		o.guess(t)
 	}
 	return at
+}
+
+// guess steps over a token that cannot be found: a byte for each U+FFFD.
+func (o *offsets) guess(t []byte) {
+	if o.run == 0 {
+		o.known = place{o.text, o.points}
+	}
+	o.run += utf8.RuneCount(t)
+	n := min(bytes.Count(t, []byte("\ufffd")), len(o.text))
+	o.found(o.text[:n])
 }
 
 // found steps over t if it is what comes next.
@@ -133,19 +150,27 @@ func alphabetByte(r rune) (byte, bool) {
 	return 0, false
 }
 
-// resync leaves the characters that tokens not found made up behind, as far as it takes for t to be next.
+// resync finds t again after tokens that were not found: where it was guessed to be, else as many characters
+// after what is known as these tokens could have made up.
 func (o *offsets) resync(t []byte) {
-	rest := o.text
-	for k := 1; k <= o.run && len(rest) > 0; k++ {
-		_, size := utf8.DecodeRune(rest)
-		if rest = rest[size:]; bytes.HasPrefix(rest, t) {
-			o.text, o.run = rest, 0
-			o.points += k
+	if len(o.text) != len(o.known.text) && bytes.HasPrefix(o.text, t) {
+		o.run = 0
+		return
+	}
+	rest := o.known.text
+	for k := 0; k <= o.run; k++ {
+		if k > 0 && bytes.HasPrefix(rest, t) {
+			o.text, o.points, o.run = rest, o.known.points+k, 0
 			return
 		}
+		if len(rest) == 0 {
+			break
+		}
+		_, size := utf8.DecodeRune(rest)
+		rest = rest[size:]
 	}
-	if bytes.HasPrefix(o.text, t) {
-		o.run = 0
+	if bytes.HasPrefix(o.known.text, t) {
+		o.text, o.points, o.run = o.known.text, o.known.points, 0
 	}
 }
 

@@ -252,7 +252,8 @@ func TestOffsetsOfTokensThatArePartsOfCharacters(t *testing.T) {
 		want   []int
 	}{
 		{"añb", []string{"a", "\ufffd", "\ufffd", "b"}, []int{0, 1, 1, 2}},
-		{"añé b", []string{"a", "\ufffd", "\ufffd", "\ufffd", "\ufffd", " b"}, []int{0, 1, 1, 1, 1, 3}},
+		{"añé b", []string{"a", "\ufffd", "\ufffd", "\ufffd", "\ufffd", " b"}, []int{0, 1, 1, 2, 2, 3}},
+		{"a日本b", []string{"a", "\ufffd", "\ufffd", "\ufffd", "b"}, []int{0, 1, 1, 1, 3}}, // two bytes in one
 		{"日本語", []string{"日本", "\ufffd", "\ufffd", "!"}, []int{0, 2, 2, 2}},
 		{"é日本", []string{"\ufffd", "\ufffd", "日本"}, []int{0, 0, 1}},
 		{"hi there", []string{"<s>", "hi", " there", "</s>"}, []int{0, 0, 2, 8}},
