@@ -88,6 +88,9 @@ func NewFleet(o Options) *Fleet {
 func (f *Fleet) Apply(ctx context.Context, cfg *configs.Config) error {
 	f.applying.Lock()
 	defer f.applying.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)() // Close does not wait for a preflight
 	p, err := f.plan(ctx, cfg)
 	if err != nil {
 		return err
@@ -107,17 +110,19 @@ func (f *Fleet) Apply(ctx context.Context, cfg *configs.Config) error {
 // Close stops everything: probes, polls, launched engines (TERM, then KILL)
 // and local ones. Requests should have ended before.
 func (f *Fleet) Close() {
-	f.applying.Lock()
-	defer f.applying.Unlock()
 	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return
-	}
+	was := f.closed
 	f.closed = true
-	entries := f.entries
 	f.mu.Unlock()
 	f.cancel()
+	f.applying.Lock() // a change that has begun ends, without effect
+	defer f.applying.Unlock()
+	if was {
+		return
+	}
+	f.mu.Lock()
+	entries := f.entries
+	f.mu.Unlock()
 	var stopping sync.WaitGroup
 	for _, e := range entries {
 		stopping.Go(e.halt)

@@ -287,3 +287,19 @@ func TestFreePortsDiffer(t *testing.T) {
 		t.Errorf("ports from 30000: got %v", got)
 	}
 }
+
+func TestCloseDoesNotWaitForAPreflight(t *testing.T) {
+	asked := filepath.Join(t.TempDir(), "asked")
+	slow := program(t, "touch "+asked+"; sleep 60")
+	f := NewFleet(Options{})
+	applied := make(chan error, 1)
+	go func() {
+		applied <- f.Apply(context.Background(), launching(configs.Launch{Command: slow + " --port {port}", Preflight: true}))
+	}()
+	eventually(t, "the preflight begun", func() bool { _, err := os.Stat(asked); return err == nil })
+	begun := time.Now()
+	f.Close()
+	if err := <-applied; err == nil || time.Since(begun) > 5*time.Second {
+		t.Errorf("Apply during Close: got %v after %v, want an error soon", err, time.Since(begun))
+	}
+}
