@@ -103,7 +103,12 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	}
 	ans, err := up.Do(&a.call, a.request(), r.response)
 	s.attempts.sent(a)
-	v := relay.Decide(a.facts(ans, err))
+	facts := a.facts(ans, err)
+	v := relay.Decide(facts)
+	if v.Pass && ans.Complete && a.member.engine.RefusedRank(ans.Status, r.response.Body()) {
+		// The rank was the gateway's mistake, not the client's.
+		v = relay.Verdict{Status: fasthttp.StatusBadGateway, Code: "upstream_error", Retry: facts.Others && facts.Attempt < facts.MaxAttempts}
+	}
 	a.judge(v.Health, err)
 	switch {
 	case v.Pass && r.leg != nil:

@@ -321,6 +321,13 @@ func (p *pools) rebuild() {
 	p.current.Store(t)
 }
 
+// refresh makes the table of names anew: adapters came or went.
+func (p *pools) refresh() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rebuild()
+}
+
 // aliases are a pool's other names. Those of an entry without a name belong to
 // the first model that its engines serve.
 func (p *pools) aliases(pl *pool) []string { return pl.config.Load().Aliases }
@@ -401,11 +408,7 @@ func clip(s string, n int) string {
 }
 
 func capacity(c engine.Capacity) router.Capacity {
-	rc := router.Capacity{KVTokens: c.KVTokens, MaxRunning: c.MaxRunning, PageSize: c.PageSize}
-	if c.RunningBy == "learned" {
-		rc.MaxRunning = 0 // the router learns it
-	}
-	return rc
+	return router.Capacity{KVTokens: c.KVTokens, MaxRunning: c.MaxRunning, PageSize: c.PageSize}
 }
 
 // Roles of replicas.
@@ -447,6 +450,8 @@ func (s *Server) onEngine(ev engine.Event) {
 		m.metrics.ProbeFailed()
 	case engine.PollFailed:
 		m.metrics.LoadPollFailed()
+	case engine.ModelsChanged:
+		p.refresh()
 	case engine.RanksIgnored:
 		m.metrics.Misrouted(ev.Count)
 	}
