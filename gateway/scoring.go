@@ -43,11 +43,11 @@ func (s *Server) score(r *request) error {
 	legs := r.split(&job)
 	failed := s.runLegs(r, legs)
 	if failed != nil {
-		r.sumLegs(legs, limits.OutcomeFailed)
 		if r.gone() {
-			r.used.Outcome = limits.OutcomeAborted
+			r.sumLegs(legs, limits.OutcomeAborted)
 			return errClientGone
 		}
+		r.sumLegs(legs, limits.OutcomeFailed)
 		return failed
 	}
 	r.sumLegs(legs, limits.OutcomeDone)
@@ -208,6 +208,9 @@ func (r *request) sumLegs(legs []*request, out limits.Outcome) {
 		r.record.queued = max(r.record.queued, q.record.queued)
 		r.record.retries = append(r.record.retries, q.record.retries...)
 		if q.leg.answer == nil {
+			if out == limits.OutcomeAborted && q.tried > 0 { // computed, or being computed, when the client left
+				r.used.Input += int64(q.input)
+			}
 			continue
 		}
 		r.used.Input += max(0, int64(q.leg.usage.Prompt))

@@ -80,7 +80,7 @@ func (a *attempt) used(res relay.Result, out limits.Outcome) limits.Actual {
 		u.Outcome, u.Input, u.Output = limits.OutcomeFailed, 0, 0
 		return u
 	}
-	if res.Usage.Completion < 0 && (a.streamed || res.Err != nil) {
+	if res.Usage.Completion < 0 && (a.streamed || res.Err != nil || out == limits.OutcomeAborted) {
 		u.Output = int64(res.Events)
 	}
 	r.record.prompt, r.record.cached, r.record.completion = res.Usage.Prompt, res.Usage.Cached, int(u.Output)
