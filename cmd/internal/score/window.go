@@ -22,8 +22,8 @@ type result struct {
 
 // rolling cuts a document's tokens into windows of at most size tokens such that each token is predicted once,
 // from at least context tokens before it where it has so many. The last window is filled up with context from
-// before. With context 1 these are the windows of lm-evaluation-harness at max_length = size. prefix stands
-// before the document; without it (-1) the first token is not predicted, for want of something to predict it
+// before. With context 1 these are the windows of lm-evaluation-harness at max_length = size + 1 (it keeps one
+// token for what the engine generates). prefix stands before the document; without it (-1) the first token is not predicted, for want of something to predict it
 // from.
 func rolling(ids []int, size, context, prefix int) []window {
 	if prefix >= 0 {
