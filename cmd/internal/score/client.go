@@ -100,7 +100,7 @@ func (c *client) once(ctx context.Context, method, path string, body []byte, int
 		return refused(resp, b)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return fmt.Errorf("%w to %s: %v", errBad, path, err)
+		return fmt.Errorf("%w to %s: %w", errBad, path, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -60,7 +61,7 @@ func (s *store) read(f io.Reader) (int64, error) {
 	end := int64(0)
 	for n := 1; ; n++ {
 		b, err := r.ReadBytes('\n')
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return end, nil
 		}
 		if err != nil {

@@ -80,7 +80,7 @@ func loadLines(name, field string, in io.Reader, docs *[]*document) error {
 			}
 			add(docs, fmt.Sprintf("%s:%d", name, n), text)
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
