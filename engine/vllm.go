@@ -59,6 +59,9 @@ func parseVLLMRanks(body []byte) ([]RankFacts, string, error) {
 		return nil, "", err
 	}
 	running := fs.perRank("vllm:num_requests_running", "engine")
+	for rank := range fs.perRank("vllm:cache_config_info", "engine") {
+		running[rank] += 0 // before its first request a rank has this sample only
+	}
 	if len(running) == 0 { // nothing was ever registered, or it is another's metrics
 		running = map[int]float64{0: 0}
 	}
