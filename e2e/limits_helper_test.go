@@ -28,9 +28,9 @@ func as(name string) []string { return []string{"Authorization", "Bearer " + nam
 
 // limitsPage is what the tests read of GET /limits.
 type limitsPage struct {
-	Mode   string     `json:"mode"`
-	Keys   []keyPart  `json:"keys"`
-	Models []struct { //nolint:govet // read only
+	Mode   string    `json:"mode"`
+	Keys   []keyPart `json:"keys"`
+	Models []struct {
 		Model  string       `json:"model"`
 		Limits []limitsPart `json:"limits"`
 	} `json:"models"`

@@ -13,16 +13,7 @@ import (
 // admit reserves the request's cost in all its limits, or refuses it.
 func (s *Server) admit(r *request) error {
 	r.estimate()
-	m := r.target.pool.config.Load()
-	q := &limits.Request{
-		Key: r.client.name, Model: r.target.pool.name, KeyLimits: &r.client.key.Limits, ModelLimits: &m.Limits,
-		Cost: limits.Cost{Requests: 1, Input: int64(r.input), Output: int64(r.output)},
-	}
-	if len(r.client.key.ModelLimits) > 0 {
-		if l, ok := r.client.key.LimitsFor(m); ok {
-			q.KeyModelLimits = &l
-		}
-	}
+	q := r.limited(limits.Cost{Requests: 1, Input: int64(r.input), Output: int64(r.output)})
 	var err error
 	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
 		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
@@ -30,6 +21,22 @@ func (s *Server) admit(r *request) error {
 		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
 	}
 	return err
+}
+
+// limited is the request as the limits see it: whose they are, and what it costs.
+func (r *request) limited(cost limits.Cost) *limits.Request {
+	q := &limits.Request{Key: r.client.name, KeyLimits: &r.client.key.Limits, Cost: cost}
+	if r.target.pool == nil { // the model is not known, or not yet
+		return q
+	}
+	m := r.target.pool.config.Load()
+	q.Model, q.ModelLimits = r.target.pool.name, &m.Limits
+	if len(r.client.key.ModelLimits) > 0 {
+		if l, ok := r.client.key.LimitsFor(m); ok {
+			q.KeyModelLimits = &l
+		}
+	}
+	return q
 }
 
 const onRateLimitWait = "wait"

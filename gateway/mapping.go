@@ -105,7 +105,7 @@ func verdictMessage(code string, ans relay.Answer) string {
 }
 
 // limitHeaders are on every answer of a limited key: the state as of the
-// decision, of the refusal where that is the answer.
+// decision, of the refusal where that is the answer, or of now.
 func (r *request) limitHeaders(err error) {
 	var st limits.State
 	mode := r.s.limiter.Mode()
@@ -113,6 +113,8 @@ func (r *request) limitHeaders(err error) {
 		st, mode = f.State, f.Mode
 	} else if r.reservation != nil {
 		st = r.reservation.State()
+	} else if r.client != nil { // it did not come as far as its limits
+		st = r.s.limiter.Peek(time.Now(), r.limited(limits.Cost{}))
 	}
 	h := &r.ctx.Response.Header
 	if mode.Degraded() {

@@ -50,6 +50,37 @@ func (r *Reservation) State() State {
 	return st
 }
 
+// Peek is the state of the limits that hold for a request, without charging
+// anything. With Redis it asks there, once.
+func (l *Limiter) Peek(now time.Time, q *Request) State {
+	r := newReservation(l, q)
+	if r.n == 0 {
+		return State{}
+	}
+	subjects := make([]Subject, r.n)
+	for i := range r.n {
+		s := &r.scopes[i]
+		subjects[i] = Subject{Scope: s.subject.scope, Key: s.subject.key, Model: s.subject.model, Limits: s.limits}
+	}
+	r.where = inMemory
+	var all []levels
+	switch l.Mode() {
+	case ModeOpen, ModeClosed:
+		return State{}
+	case ModeLocal:
+		r.share = l.redis.gateways()
+	case ModeRedis:
+		all, _ = l.redis.peek(now, subjects)
+	}
+	if all == nil {
+		all = l.memory.peek(now, subjects)
+	}
+	for i := range all {
+		r.scopes[i].used = all[i].used
+	}
+	return r.State()
+}
+
 // nearest is the level with less left.
 func nearest(a, b Level) Level {
 	if a.Limit == 0 || b.Remaining < a.Remaining {
