@@ -4,30 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"testing"
 
 	"penstock/configs"
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
-
-// embedded serves an embedded engine on a loopback port.
-func embedded(t *testing.T, o local.Options) (url string, s *local.Server) {
-	t.Helper()
-	s, err := local.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); s.Serve(ln) }()
-	t.Cleanup(func() { s.Close(); <-done })
-	return "http://" + ln.Addr().String(), s
-}
 
 func TestPoolOfEmbeddedEngines(t *testing.T) {
 	f, _ := startFleet(t, quick(served("", configs.Engine{Local: &configs.LocalPool{Replicas: 4, Profile: "instant", TimeScale: 1, KVTokens: 4096, MaxRunning: 8}})))
@@ -95,8 +78,8 @@ func ask(t *testing.T, r *Replica, prompt string) int {
 // replicas with the right sizes, each with a cache of its own.
 func TestEmbeddedEnginesWithRanks(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	sg, _ := embedded(t, local.Options{Kind: local.SGLang, DP: 4, KVTokens: 8192, MaxRunning: 16, PageSize: 16})
-	vl, _ := embedded(t, local.Options{Kind: local.VLLM, DP: 4, KVTokens: 16384, MaxRunning: 24, PageSize: 32})
+	sg, _ := localtest.Start(t, local.Options{Kind: local.SGLang, DP: 4, KVTokens: 8192, MaxRunning: 16, PageSize: 16})
+	vl, _ := localtest.Start(t, local.Options{Kind: local.VLLM, DP: 4, KVTokens: 16384, MaxRunning: 24, PageSize: 32})
 	f, rec := startFleet(t, quick(served("", configs.Engine{URL: sg, ID: "sg"}, configs.Engine{URL: vl, ID: "vl"})))
 	if got, want := ids(f), "sg/0 sg/1 sg/2 sg/3 vl/0 vl/1 vl/2 vl/3"; got != want {
 		t.Fatalf("replicas: got %s, want %s", got, want)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -31,7 +32,7 @@ max_body: 64KiB
 // TestEveryErrorIsDocumentedWordForWord holds each error that a client can make
 // happen alone against testdata/errors.golden.
 func TestEveryErrorIsDocumentedWordForWord(t *testing.T) {
-	g := startGateway(t, withKeys, engineURL(t, local.Options{Model: "m"}))
+	g := startGateway(t, withKeys, localtest.URL(t, local.Options{Model: "m"}))
 	const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 	const alice = "Authorization: Bearer secret-ALICE"
 	cases := []struct{ name, method, path, body, header string }{

@@ -19,25 +19,8 @@ import (
 
 	"penstock/configs"
 	"penstock/engine"
-	"penstock/engine/local"
 	"penstock/metrics"
 )
-
-// engineURL starts a local engine and returns its URL.
-func engineURL(t testing.TB, o local.Options) string {
-	t.Helper()
-	s, err := local.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = s.Serve(ln) }()
-	t.Cleanup(s.Close)
-	return "http://" + ln.Addr().String()
-}
 
 // harness is a gateway under test and its addresses.
 type harness struct {

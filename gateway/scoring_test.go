@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
 
 const fourEngines = `
@@ -20,7 +21,7 @@ func four(t testing.TB, o local.Options) []string {
 	o.Model = "m"
 	urls := make([]string, 4)
 	for i := range urls {
-		urls[i] = engineURL(t, o)
+		urls[i] = localtest.URL(t, o)
 	}
 	return urls
 }

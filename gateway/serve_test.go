@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
 
 const twoEngines = `
@@ -14,7 +15,7 @@ models:
 `
 
 func TestAChatIsAnsweredStreamedAndNot(t *testing.T) {
-	g := startGateway(t, twoEngines, engineURL(t, local.Options{Model: "m"}), engineURL(t, local.Options{Model: "m"}))
+	g := startGateway(t, twoEngines, localtest.URL(t, local.Options{Model: "m"}), localtest.URL(t, local.Options{Model: "m"}))
 	const chat = `{"model":"m","messages":[{"role":"user","content":"How does a penstock work?"}],"max_tokens":8`
 	got := ask(t, "POST", g.url+"/v1/chat/completions", chat+"}")
 	if got.status != 200 || !strings.Contains(got.body, `"completion_tokens":8`) {
@@ -30,7 +31,7 @@ func TestAChatIsAnsweredStreamedAndNot(t *testing.T) {
 }
 
 func TestTheAdminListenerTellsLimitsAndResetsThem(t *testing.T) {
-	g := startGateway(t, strings.Replace(withKeys, "max_body", "limits: {mode: auto}\nmax_body", 1), engineURL(t, local.Options{Model: "m"}))
+	g := startGateway(t, strings.Replace(withKeys, "max_body", "limits: {mode: auto}\nmax_body", 1), localtest.URL(t, local.Options{Model: "m"}))
 	const bob = "Authorization: Bearer secret-BOB"
 	const body = `{"model":"m","prompt":"x","max_tokens":1}`
 	for range 2 {

@@ -6,37 +6,14 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 	"penstock/gateway/body"
 )
-
-// serve starts an embedded engine and returns its URL.
-func serve(t *testing.T, o local.Options) string {
-	t.Helper()
-	s, err := local.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(ln)
-	}()
-	t.Cleanup(func() {
-		s.Close()
-		<-done
-	})
-	return "http://" + ln.Addr().String()
-}
 
 func ask(t *testing.T, url string, body []byte) (int, []byte) {
 	t.Helper()
@@ -55,7 +32,7 @@ func ask(t *testing.T, url string, body []byte) (int, []byte) {
 // TestEveryKindOfRequestComesOutAsIfTheEngineWereRight sends the same requests to an engine that answers echo
 // rightly, directly, and to one with SGLang's faults, through the adapter and in parts.
 func TestEveryKindOfRequestComesOutAsIfTheEngineWereRight(t *testing.T) {
-	right, faulty := serve(t, local.Options{}), serve(t, local.Options{Quirks: true})
+	right, faulty := localtest.URL(t, local.Options{}), localtest.URL(t, local.Options{Quirks: true})
 	texts := []string{"The water comes down the pipe.", "Água, 日本語 and 😀 in one line", "x y", "One\ttwo\nthree \"four\" \\five"}
 	idsOf := func(text string) []int {
 		_, b := ask(t, right+"/tokenize", quoteAll(map[string]any{"prompt": text}))
@@ -176,7 +153,7 @@ func equalMaps(a, b map[string]json.Number) bool {
 
 // TestLargeBatchesOverTheLimitOfPrompts goes beyond what vLLM takes in one request.
 func TestLargeBatchesOverTheLimitOfPrompts(t *testing.T) {
-	url := serve(t, local.Options{Kind: local.VLLM})
+	url := localtest.URL(t, local.Options{Kind: local.VLLM})
 	rng := rand.New(rand.NewPCG(1, 2))
 	var prompts [][]int
 	for range 1100 {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,23 +18,8 @@ import (
 	"time"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
-
-// engine is the embedded engine on a free port.
-func engine(t *testing.T, o local.Options) string {
-	t.Helper()
-	s, err := local.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = s.Serve(ln) }()
-	t.Cleanup(func() { s.Close() })
-	return "http://" + ln.Addr().String()
-}
 
 func options(endpoints ...string) Options {
 	return Options{
@@ -64,7 +48,7 @@ func run(t *testing.T, o Options, out any) (stdout, stderr string, err error) {
 }
 
 func TestRowsHaveTheLengthsThatWereAskedFor(t *testing.T) {
-	url := engine(t, local.Options{})
+	url := localtest.URL(t, local.Options{})
 	for _, api := range []string{"chat", "completions"} {
 		o := options("one="+url, "two="+url+"/v1")
 		o.API, o.Phases, o.Runs = api, []string{"a=4x256x16,b=2x2000x8"}, 2
@@ -96,7 +80,7 @@ func TestRowsHaveTheLengthsThatWereAskedFor(t *testing.T) {
 }
 
 func TestPromptsShareOnlyWhatThePhaseSays(t *testing.T) {
-	url := engine(t, local.Options{PageSize: 16})
+	url := localtest.URL(t, local.Options{PageSize: 16})
 	cached := func(c Phase) float64 {
 		o := options(url)
 		o.Custom = c
@@ -205,7 +189,7 @@ func TestEveryKindOfErrorIsCountedWithItsRetryAfter(t *testing.T) {
 }
 
 func TestScoringTellsWhoCanScore(t *testing.T) {
-	o := options("good="+engine(t, local.Options{}), "bad="+troubled(t))
+	o := options("good="+localtest.URL(t, local.Options{}), "bad="+troubled(t))
 	o.Calibrate, o.Phases = false, []string{"scoring"}
 	var rows map[string][]Row
 	if _, _, err := run(t, o, &rows); err != nil {
@@ -258,7 +242,7 @@ func TestTraceKeepsItsSharedBlocks(t *testing.T) {
 	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := options("e=" + engine(t, local.Options{PageSize: 16}))
+	o := options("e=" + localtest.URL(t, local.Options{PageSize: 16}))
 	o.Custom = Phase{Trace: file, Speed: 0}
 	var rows map[string][]Row
 	if _, _, err := run(t, o, &rows); err != nil {
@@ -272,7 +256,7 @@ func TestTraceKeepsItsSharedBlocks(t *testing.T) {
 }
 
 func TestBenchServingHasTheFieldsOfTheRecordedRows(t *testing.T) {
-	o := options("e=" + engine(t, local.Options{}))
+	o := options("e=" + localtest.URL(t, local.Options{}))
 	o.Format, o.Custom = formatServing, Phase{Batch: 2, Requests: 4, Input: 64, Output: 8}
 	var got []map[string]any
 	if _, _, err := run(t, o, &got); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,30 +19,8 @@ import (
 	"time"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
-
-// engine starts an embedded engine and returns its URL.
-func engine(t *testing.T, o local.Options) string {
-	t.Helper()
-	s, err := local.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(ln)
-	}()
-	t.Cleanup(func() {
-		s.Close()
-		<-done
-	})
-	return "http://" + ln.Addr().String()
-}
 
 func options(url string, files ...string) Options {
 	return Options{
@@ -102,7 +79,7 @@ func direct(t *testing.T, url, text string) []float64 {
 }
 
 func TestOneWindowIsTheSumOfTheEnginesOwnNumbers(t *testing.T) {
-	url := engine(t, local.Options{})
+	url := localtest.URL(t, local.Options{})
 	text := sample()[:400]
 	sum := 0.0
 	lps := direct(t, url, text)
@@ -175,7 +152,7 @@ func TestWindowsAreTheHarnesses(t *testing.T) {
 }
 
 func TestWindowsAndBatchesChangeNothingButWhatTheyMust(t *testing.T) {
-	url := engine(t, local.Options{})
+	url := localtest.URL(t, local.Options{})
 	text := sample()
 	one := options(url, "-")
 	one.Window = 4096
@@ -200,7 +177,7 @@ func TestWindowsAndBatchesChangeNothingButWhatTheyMust(t *testing.T) {
 func TestARunThatIsStartedAgainGoesOnWhereItWas(t *testing.T) {
 	var served, limit atomic.Int64
 	limit.Store(3)
-	inner := engine(t, local.Options{})
+	inner := localtest.URL(t, local.Options{})
 	front := proxy(t, inner, func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v1/completions" && served.Add(1) > limit.Load() {
 			http.Error(w, `{"error":{"message":"out of order"}}`, http.StatusForbidden)
@@ -268,7 +245,7 @@ func proxy(t *testing.T, url string, before func(w http.ResponseWriter, r *http.
 
 func TestRefusalsForLoadAreTriedAgain(t *testing.T) {
 	var n atomic.Int64
-	front := proxy(t, engine(t, local.Options{}), func(w http.ResponseWriter, r *http.Request) bool {
+	front := proxy(t, localtest.URL(t, local.Options{}), func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/v1/completions" || n.Add(1) > 2 {
 			return false
 		}
@@ -284,8 +261,8 @@ func TestRefusalsForLoadAreTriedAgain(t *testing.T) {
 }
 
 func TestAnEndpointThatRefusesToGenerateNothingIsAskedForOne(t *testing.T) {
-	want := scored(t, options(engine(t, local.Options{}), "-"), sample())
-	got := scored(t, options(engine(t, local.Options{Quirks: true}), "-"), sample())
+	want := scored(t, options(localtest.URL(t, local.Options{}), "-"), sample())
+	got := scored(t, options(localtest.URL(t, local.Options{Quirks: true}), "-"), sample())
 	if got.Total != want.Total {
 		t.Errorf("got %+v, want %+v", got.Total, want.Total)
 	}
@@ -299,7 +276,7 @@ func TestAnAnswerWithoutThePromptIsAnError(t *testing.T) {
 		`{"choices":[{"index":0,"logprobs":{"token_logprobs":[null,null,NaN]}}]}`: "unusable answer",
 		`<html>`: "unusable answer",
 	} {
-		front := proxy(t, engine(t, local.Options{}), func(w http.ResponseWriter, r *http.Request) bool {
+		front := proxy(t, localtest.URL(t, local.Options{}), func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path != "/v1/completions" {
 				return false
 			}
@@ -316,7 +293,7 @@ func TestAnAnswerWithoutThePromptIsAnError(t *testing.T) {
 }
 
 func TestTextsComeFromFilesLinesAndCompressedOnes(t *testing.T) {
-	url := engine(t, local.Options{})
+	url := localtest.URL(t, local.Options{})
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)
 	fmt.Fprint(w, "{\"body\":\"One two.\"}\n\n\"Three  four five.\"\n{\"body\":\"Six.\"}")
@@ -338,7 +315,7 @@ func TestTextsComeFromFilesLinesAndCompressedOnes(t *testing.T) {
 }
 
 func TestPiecesOfTextNeedNoTokenizer(t *testing.T) {
-	front := proxy(t, engine(t, local.Options{}), func(w http.ResponseWriter, r *http.Request) bool {
+	front := proxy(t, localtest.URL(t, local.Options{}), func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/tokenize" {
 			http.NotFound(w, r)
 			return true
@@ -368,7 +345,7 @@ func TestPiecesOfTextNeedNoTokenizer(t *testing.T) {
 }
 
 func TestTheTableNamesEveryFigure(t *testing.T) {
-	o := options(engine(t, local.Options{}), "-")
+	o := options(localtest.URL(t, local.Options{}), "-")
 	o.JSON = false
 	var out bytes.Buffer
 	if err := Run(t.Context(), o, noEnv, strings.NewReader(sample()), &out, io.Discard); err != nil {
