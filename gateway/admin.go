@@ -59,12 +59,7 @@ func (s *Server) change(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (s *Server) adminReady(w http.ResponseWriter, _ *http.Request) {
-	usable := 0
-	for _, r := range s.fleet.Replicas() {
-		if r.Usable() {
-			usable++
-		}
-	}
+	usable := s.usable()
 	switch {
 	case s.draining.Load():
 		writeError(w, serverError(http.StatusServiceUnavailable, "draining", "This gateway is shutting down."))

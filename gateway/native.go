@@ -20,19 +20,26 @@ func (s *Server) ready(r *request) {
 		r.fail(&Error{Status: fasthttp.StatusServiceUnavailable, Type: typeServer, Code: "draining", RetryAfter: time.Second, Message: "This gateway is shutting down."})
 		return
 	}
-	usable := 0
-	for _, pl := range s.pools.all() {
-		for _, m := range *pl.members.Load() {
-			if m.engine.Usable() {
-				usable++
-			}
-		}
-	}
+	usable := s.usable()
 	if usable == 0 {
 		r.fail(noReplica(""))
 		return
 	}
 	r.answer(fasthttp.StatusOK, readiness{Status: "ok", Replicas: usable})
+}
+
+// usable is how many replicas can take requests: they answer, and their models
+// know of them.
+func (s *Server) usable() int {
+	n := 0
+	for _, pl := range s.pools.all() {
+		for _, m := range *pl.members.Load() {
+			if m.engine.Usable() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 type readiness struct {

@@ -174,7 +174,7 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
 
-// Log is what the process has written so far, the last 256 KiB of it.
+// Log is what the process has written so far, the last MiB of it.
 func (p *Process) Log() string { return p.log.String() }
 
 // PID is the process' id.
@@ -200,7 +200,7 @@ type tail struct {
 	buf []byte
 }
 
-const tailSize = 256 << 10
+const tailSize = 1 << 20
 
 func (w *tail) Write(b []byte) (int, error) {
 	w.mu.Lock()
