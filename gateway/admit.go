@@ -144,7 +144,11 @@ func (r *request) key() router.Key {
 	if r.lane != router.Generate {
 		return router.Key{}
 	}
-	return r.look.key.Key()
+	k := r.look.key.Key()
+	if v := &r.look.view; len(v.Prompts) > 1 {
+		k.Bytes = max(k.Bytes, v.TextBytes+4*v.TokenIDs) // what the prompts have in common is a part of all
+	}
+	return k
 }
 
 // ownerLane is the queue's lane of requests that only one replica can take.

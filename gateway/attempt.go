@@ -189,7 +189,7 @@ func (a *attempt) request() *relay.Request {
 		q.DropUsage = true
 	}
 	if salt := r.client.key.CacheSalt; salt != "" {
-		e.Set("cache_salt", jsonString(salt))
+		e.Set(saltField(a), jsonString(salt))
 	}
 	a.tellRank(q, e)
 	if a.abortable(v) {
@@ -255,6 +255,14 @@ func (a *attempt) abort(up *relay.Upstream) {
 			ans.Discard()
 		}
 	})
+}
+
+// saltField is the field by which this engine keeps prefixes apart.
+func saltField(a *attempt) string {
+	if a.path == "/generate" {
+		return "extra_key"
+	}
+	return "cache_salt"
 }
 
 // droppedHeaders are the client's that are the gateway's affair alone.

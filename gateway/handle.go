@@ -226,7 +226,7 @@ func (r *request) keyPrompt() {
 	}
 	k.Reset(r.target.pool.name, lora, salt)
 	if r.lane == router.Generate {
-		v.Key(k)
+		v.KeyPrompt(k, 0) // of a batch the first prompt stands for all: they mostly share their beginning
 	}
 }
 
@@ -235,7 +235,11 @@ func (r *request) salt() string {
 	if s := r.client.key.CacheSalt; s != "" {
 		return s
 	}
-	return string(r.look.view.CacheSalt)
+	v := &r.look.view
+	if len(v.ExtraKey) == 0 {
+		return string(v.CacheSalt)
+	}
+	return string(v.CacheSalt) + "\x00" + string(v.ExtraKey)
 }
 
 // laneOf is how the request uses an engine.

@@ -341,9 +341,8 @@ func (r *request) pathFor(e *engine.Replica) string {
 	if r.leg == nil {
 		return path
 	}
-	var none body.Edits
-	if q := r.leg.job.Request(string(e.Tongue()), r.leg.part, &none, nil); q.Path != "" {
-		return q.Path
+	if p := r.leg.job.Path(string(e.Tongue())); p != "" {
+		return p
 	}
 	return path
 }
