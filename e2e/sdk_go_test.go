@@ -145,7 +145,7 @@ func (c *goClient) usage(t *testing.T) {
 	}
 	params := question(localModel, "hello")
 	params.StreamOptions.IncludeUsage = openai.Bool(true)
-	chunks, err = drain(c.Chat.Completions.NewStreaming(t.Context(), params))
+	chunks, err = drain(c.Chat.Completions.NewStreaming(t.Context(), params, option.WithJSONSet("ignore_eos", true)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ async function drain(stream) {
 
 await run({
   async chat() {
-    const answer = await client.chat.completions.create({ model: LOCAL, messages: question, max_tokens: 12, temperature: 0 });
+    const answer = await client.chat.completions.create({ model: LOCAL, messages: question, max_tokens: 12, temperature: 0, ignore_eos: true });
     assert.ok(answer.choices[0].message.content);
     assert.equal(answer.usage.completion_tokens, 12);
     assert.equal(answer.choices[0].finish_reason, 'length');
@@ -38,7 +38,7 @@ await run({
   },
   async chat_stream_with_usage() {
     const chunks = await drain(client.chat.completions.create({
-      model: LOCAL, messages: question, max_tokens: 5, stream: true, stream_options: { include_usage: true },
+      model: LOCAL, messages: question, max_tokens: 5, ignore_eos: true, stream: true, stream_options: { include_usage: true },
     }));
     assert.deepEqual(chunks.at(-1).choices, []);
     assert.equal(chunks.at(-1).usage.completion_tokens, 5);

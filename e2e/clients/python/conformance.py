@@ -19,6 +19,7 @@ LOCAL, SCRIPTED = "penstock-local", "org/scripted"
 
 client = OpenAI(base_url=BASE_URL, api_key="key-full", max_retries=0, timeout=30)
 limited = OpenAI(base_url=BASE_URL, api_key="key-limited", max_retries=0, timeout=30)
+ALL = {"ignore_eos": True}  # as many tokens as asked for, whatever the model would rather do
 QUESTION = [{"role": "user", "content": "Where does the water go?"}]
 
 
@@ -52,7 +53,7 @@ def drain(stream):
 
 
 def case_chat():
-    answer = client.chat.completions.create(model=LOCAL, messages=QUESTION, max_tokens=12, temperature=0)
+    answer = client.chat.completions.create(model=LOCAL, messages=QUESTION, max_tokens=12, temperature=0, extra_body=ALL)
     assert answer.choices[0].message.content
     equal(answer.choices[0].message.role, "assistant")
     equal(answer.usage.completion_tokens, 12)
@@ -70,14 +71,14 @@ def case_chat_stream_is_the_same_text():
 
 def case_chat_stream_with_usage():
     options = {"include_usage": True}
-    chunks = drain(client.chat.completions.create(model=LOCAL, messages=QUESTION, max_tokens=5, stream=True, stream_options=options))
+    chunks = drain(client.chat.completions.create(model=LOCAL, messages=QUESTION, max_tokens=5, stream=True, stream_options=options, extra_body=ALL))
     equal(chunks[-1].choices, [])
     equal(chunks[-1].usage.completion_tokens, 5)
     assert all(c.choices for c in chunks[:-1])
 
 
 def case_chat_n_stop_logprobs():
-    answer = client.chat.completions.create(model=LOCAL, messages=QUESTION, max_tokens=8, n=2, logprobs=True, top_logprobs=3, temperature=0)
+    answer = client.chat.completions.create(model=LOCAL, messages=QUESTION, max_tokens=8, n=2, logprobs=True, top_logprobs=3, temperature=0, extra_body=ALL)
     equal([c.index for c in answer.choices], [0, 1])
     for choice in answer.choices:
         tokens = choice.logprobs.content
