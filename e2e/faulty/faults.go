@@ -230,7 +230,9 @@ func bodies(big int) []Fault {
 				c.Event(Done)
 				c.End()
 			},
-			func(c *Conn) { c.Whole(200, jsonType, `{"x":"`+strings.Repeat("x", big)+`"}`) },
+			func(c *Conn) {
+				c.Whole(200, jsonType, strings.Replace(JSON, "Hello there", strings.Repeat("x", big), 1))
+			},
 		},
 		{
 			"chunked-garbage",
