@@ -256,13 +256,10 @@ func vllmBench(t *testing.T, gateway *harness.Process, venv, dir string) {
 	}
 }
 
-// lmEval runs the real harness when LM_EVAL names its command, and compares its
-// figures through the gateway with those from the engine itself.
+// lmEval runs the real harness, and compares its figures through the gateway
+// with those from the engine itself.
 func lmEval(t *testing.T, gateway *harness.Process, direct *engine, dir string) {
-	command := os.Getenv("LM_EVAL")
-	if command == "" {
-		t.Skip("LM_EVAL does not name lm-evaluation-harness' command: skipped")
-	}
+	command := lmEvalCommand(t)
 	tasks := t.TempDir()
 	for name, text := range map[string]string{
 		"numbers.jsonl": `{"q":"Two and two is","c":["four","five"],"a":0}` + "\n" + `{"q":"Water flows","c":["up","down"],"a":1}` + "\n",

@@ -49,6 +49,20 @@ func vllm(t *testing.T) string {
 	return dir
 }
 
+// lmEvalCommand returns lm-evaluation-harness, set up if need be.
+func lmEvalCommand(t *testing.T) string {
+	t.Helper()
+	if command := os.Getenv("LM_EVAL"); command != "" {
+		return command
+	}
+	dir := filepath.Join(enginesDir(), "lm-eval")
+	command := filepath.Join(dir, "bin", "lm_eval")
+	if _, err := os.Stat(command); err != nil {
+		run(t, 10*time.Minute, "bash", script("setup-lm-eval.sh"), dir)
+	}
+	return command
+}
+
 // model returns the folder of the tiny model, made if need be.
 func model(t *testing.T, venv string) string {
 	t.Helper()
