@@ -30,8 +30,14 @@ type Request struct {
 	Avoid []*Replica
 	// Only limits the choice; nil: all.
 	Only func(*Replica) bool
+	// MayWait allows ErrNoRoom also where waiting is cheaper than any replica
+	// with room (wait.go). The caller tries again at every First and Done of a
+	// lease of the pool, and without MayWait before it gives up.
+	MayWait bool
 	// Explain asks for Decision.Candidates.
 	Explain bool
+
+	wait wait
 }
 
 // Decision is why a replica was chosen, in tokens.
@@ -75,6 +81,8 @@ func (p *Pool) Choose(now time.Time, q *Request) (*Lease, error) {
 		return nil, ErrNoRoom
 	}
 	k := &c.Candidates[at]
+	k.Uncached += k.Pending // nobody waited for it
+	k.Pending = 0
 	l := p.reserve(c, k)
 	if q.Lane != Generate || len(q.Key.Hashes) == 0 {
 		p.mu.Unlock()
@@ -85,7 +93,6 @@ func (p *Pool) Choose(now time.Time, q *Request) (*Lease, error) {
 	x := k.Replica.index
 	x.mu.Lock()
 	x.version.Add(1)
-	p.share(k.Replica, q, k.Matched)
 	p.mu.Unlock()
 	l.slot, l.generation = x.insert(q.Key.Hashes, k.Matched), x.generation
 	x.mu.Unlock()
@@ -112,7 +119,7 @@ func (p *Pool) begin(now time.Time, q *Request) *Choice {
 	c := p.scratch.Get().(*Choice)
 	list := p.Replicas()
 	c.Now, c.Request = now, q
-	c.Candidates = c.Candidates[:0]
+	c.Candidates, c.Full = c.Candidates[:0], c.Full[:0]
 	c.all = slices.Grow(c.all[:0], len(list))[:len(list)]
 	guess := 0
 	for i, r := range list {
@@ -135,15 +142,15 @@ func (k *Candidate) look(hashes []uint64, guess int) {
 	defer x.mu.RUnlock()
 	k.version = x.version.Load()
 	k.Matched, k.Ready = x.match(hashes, guess)
-	k.pinned = -1 // unknown until the room is tight
+	k.pinned = -1 // not asked until the room is tight
 }
 
-// candidates fills in the figures that the pool's lock guards and keeps the
-// replicas that can take the request now.
+// candidates fills in the figures that the pool's lock guards and parts the
+// replicas that can take the request now from those that cannot.
 func (p *Pool) candidates(c *Choice) {
 	q := c.Request
-	c.StreamWeight, c.Rand = p.o.StreamWeight, p.rnd
-	usable, waiting := 0, p.held
+	c.o, c.Rand = &p.o, p.rnd
+	usable, waiting, streams := 0, p.held, 0
 	for i := range c.all {
 		k := &c.all[i]
 		r := k.Replica
@@ -151,19 +158,37 @@ func (p *Pool) candidates(c *Choice) {
 			k.usable = false
 			continue
 		}
+		p.figures(c, k)
 		usable++
-		waiting += r.waiting
-		if q.Lane == Generate && k.version != r.index.version.Load() {
-			k.look(q.Key.Hashes, k.Matched)
-		}
-		k.InFlight, k.Queued, k.Waiting, k.Streams = r.inFlight, r.queued, r.waiting, r.streams
-		k.Input, k.KVTokens, k.Rate = r.input, r.capacity.KVTokens, r.prefillRate()
-		k.Uncached = q.uncached(k.Matched, p.o.BlockTokens)
+		waiting += k.Waiting - k.followers
+		streams += k.Streams
 		if p.o.Eager || p.room(q, k) {
 			c.Candidates = append(c.Candidates, *k)
+		} else if q.MayWait {
+			k.untilRoom = r.untilRoom(c.Now, k.lack)
+			c.Full = append(c.Full, *k)
 		}
 	}
-	c.MeanWaiting = float64(waiting) / float64(max(1, usable))
+	c.MeanWaiting = float64(max(0, waiting)) / float64(max(1, usable))
+	c.MeanStreams = float64(streams) / float64(max(1, usable))
+}
+
+// figures reads what the pool knows of a replica into its candidate.
+func (p *Pool) figures(c *Choice, k *Candidate) {
+	q, r := c.Request, k.Replica
+	if q.Lane == Generate && k.version != r.index.version.Load() {
+		k.look(q.Key.Hashes, k.Matched)
+	}
+	k.Rate = r.prefillRate()
+	k.Queued = r.backlog(c.Now) + r.foreign(c.Now) + r.remote.queued(c.Now)
+	k.Waiting = r.waiting + r.remote.waiting(c.Now)
+	k.Streams = r.streams + r.remote.streams(c.Now)
+	k.InFlight = r.inFlight + r.remote.inFlight(c.Now)
+	k.Input, k.KVTokens, k.followers = r.input, r.capacity.KVTokens, r.followers
+	k.Uncached = q.uncached(k.Matched, p.o.BlockTokens)
+	if k.Ready < k.Matched {
+		k.Pending = q.uncached(k.Ready, p.o.BlockTokens) - k.Uncached
+	}
 }
 
 // room says whether the request fits on the replica now: within the running
@@ -171,28 +196,35 @@ func (p *Pool) candidates(c *Choice) {
 // whole cache goes alone.
 func (p *Pool) room(q *Request, k *Candidate) bool {
 	r := k.Replica
-	if r.inFlight >= r.maxRunning+p.o.RunningAllowance {
+	if k.InFlight+r.strangers() >= r.maxRunning+p.o.RunningAllowance {
 		return false
 	}
 	if q.Lane == Score {
 		return p.scoreRoom(q, r)
 	}
-	if r.capacity.KVTokens <= 0 || r.inFlight == 0 {
+	if r.capacity.KVTokens <= 0 || k.InFlight == 0 {
 		return true
 	}
-	inUse, need := r.kvInFlight(), max(1, q.Tokens)
-	if inUse+need <= r.capacity.KVTokens {
+	inUse := r.kvInFlight() + r.remote.kv()
+	k.lack = inUse + max(1, q.Tokens) - r.capacity.KVTokens
+	if k.lack <= 0 {
 		return true
 	}
-	if inUse > r.capacity.KVTokens || k.Matched == 0 {
-		return false
+	if inUse <= r.capacity.KVTokens && k.Matched > 0 {
+		k.lack = inUse + q.uncached(k.pinnedBlocks(q.Key.Hashes), p.o.BlockTokens) - r.capacity.KVTokens
 	}
+	return k.lack <= 0
+}
+
+// pinnedBlocks counts the leading blocks that requests in flight share already.
+func (k *Candidate) pinnedBlocks(hashes []uint64) int {
 	if k.pinned < 0 {
-		r.index.mu.RLock()
-		k.pinned = r.index.pinnedPrefix(q.Key.Hashes[:min(k.Matched, len(q.Key.Hashes))])
-		r.index.mu.RUnlock()
+		x := k.Replica.index
+		x.mu.RLock()
+		k.pinned = x.pinnedPrefix(hashes[:min(k.Matched, len(hashes))])
+		x.mu.RUnlock()
 	}
-	return inUse+q.uncached(k.pinned, p.o.BlockTokens) <= r.capacity.KVTokens
+	return k.pinned
 }
 
 // pick asks the lane's or the configured policy.
@@ -218,12 +250,17 @@ func (c *Choice) none() bool {
 // reserve books the request on the chosen candidate.
 func (p *Pool) reserve(c *Choice, k *Candidate) *Lease {
 	q, r := c.Request, k.Replica
+	q.unfollow()
 	l := &Lease{
 		replica: r, lane: q.Lane, sent: c.Now, streamed: q.Streamed,
-		tokens: q.Tokens, bytes: q.Key.Bytes, own: k.Uncached, ahead: r.queued,
+		tokens: q.Tokens, bytes: q.Key.Bytes, own: k.Uncached, ahead: k.Queued,
 		slot: none, dueAtHeap: -1, loose: q.loose(p),
 		decision: p.decide(c, k),
 	}
+	if r.queued == 0 {
+		r.started = c.Now
+	}
+	r.order = append(r.order, l)
 	r.queued += l.own
 	r.waiting++
 	r.inFlight++

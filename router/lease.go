@@ -62,7 +62,7 @@ func (l *Lease) First(now time.Time) {
 	if !l.prefilled && l.streamed {
 		l.replica.learn(l.ahead+l.own, now.Sub(l.sent))
 	}
-	fresh := p.prefillOver(l)
+	fresh := p.prefillOver(l, now)
 	p.mu.Unlock()
 	if fresh {
 		l.ready()
@@ -80,7 +80,8 @@ func (l *Lease) Done(now time.Time, u Usage) {
 	}
 	l.done = true
 	computed := l.prefilled || u.OK
-	p.prefillOver(l)
+	p.prefillOver(l, now)
+	r.ended(now)
 	r.streams--
 	r.inFlight--
 	r.input -= l.tokens
@@ -94,7 +95,7 @@ func (l *Lease) Done(now time.Time, u Usage) {
 }
 
 // prefillOver gives back the reserved prefill, once. Under pool.mu.
-func (p *Pool) prefillOver(l *Lease) bool {
+func (p *Pool) prefillOver(l *Lease, now time.Time) bool {
 	if l.prefilled {
 		return false
 	}
@@ -103,6 +104,9 @@ func (p *Pool) prefillOver(l *Lease) bool {
 	r.queued -= l.own
 	r.waiting--
 	r.streams++
+	r.started = now
+	r.round++
+	r.followers = 0
 	if l.dueAtHeap >= 0 {
 		heap.Remove(&p.due, l.dueAtHeap)
 	}
@@ -164,7 +168,7 @@ func (p *Pool) predict(l *Lease) {
 func (p *Pool) tick(now time.Time) {
 	for len(p.due) > 0 && !p.due[0].dueAt.After(now) {
 		l := p.due[0]
-		p.prefillOver(l)
+		p.prefillOver(l, now)
 		l.ready()
 	}
 }

@@ -47,3 +47,9 @@ func (r *Replica) learnRunning(l Load) {
 		r.maxRunning = l.Running
 	}
 }
+
+// foreign are uncached tokens that wait in the engine's queue and are not ours.
+func (r *Replica) foreign(now time.Time) int { return 0 }
+
+// strangers are requests running on the engine that are not ours.
+func (r *Replica) strangers() int { return 0 }

@@ -33,12 +33,17 @@ type Choice struct {
 	Request *Request
 	// Candidates are the usable replicas with room.
 	Candidates []Candidate
-	// MeanWaiting is how many requests wait for their first token on a replica in the mean, those in the gateway's queue included.
+	// Full are the usable replicas without.
+	Full []Candidate
+	// MeanWaiting is how many requests wait for their first token on a replica
+	// in the mean, those in the gateway's queue included; not those who wait
+	// there for a prefix that is being computed.
 	MeanWaiting float64
-	// StreamWeight is the pool's.
-	StreamWeight float64
-	Rand         *rand.Rand
+	// MeanStreams is how many streams run on a replica in the mean.
+	MeanStreams float64
+	Rand        *rand.Rand
 
+	o   *Options
 	all []Candidate // every replica, in the order of the list
 }
 
@@ -49,8 +54,9 @@ type Candidate struct {
 	Matched  int     // leading blocks of the prompt that it holds
 	Ready    int     // those whose prefill is over
 	Uncached int     // tokens to compute there
+	Pending  int     // tokens more than Uncached when nobody waits for the prefills under way
 	InFlight int     // requests bound
-	Queued   int     // uncached tokens reserved, first token not seen
+	Queued   int     // uncached tokens reserved and not computed yet
 	Waiting  int     // requests behind Queued
 	Streams  int     // requests past their first token
 	Input    int     // prompt tokens of the requests in flight
@@ -58,10 +64,13 @@ type Candidate struct {
 	Rate     float64 // prefill tokens per second
 	Cost     float64 // seconds, where the policy prices
 
-	version  uint64 // of the index at the match
-	pinned   int    // leading blocks of the prompt that are pinned there
-	usable   bool
-	excluded bool // by the request's Avoid or Only
+	version   uint64  // of the index at the match
+	pinned    int     // leading blocks of the prompt that are pinned there
+	followers int     // requests that wait for a prefix computed there
+	lack      int     // KV tokens that it lacks for the request
+	untilRoom float64 // seconds, where it has none
+	usable    bool
+	excluded  bool // by the request's Avoid or Only
 }
 
 // leastBy returns the candidate for which less is true against all others; of

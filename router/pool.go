@@ -15,6 +15,10 @@ import (
 const (
 	defaultIndexFactor  = 1.1
 	defaultStreamWeight = 0.02
+	defaultBalance      = 0.5
+	defaultStepTime     = 16 * time.Millisecond
+	defaultWaitMost     = 5 * time.Second
+	defaultFollowers    = 10
 	defaultScoreTokens  = 65536
 	// defaultMaxRunning is a replica's running limit until it is told or learned.
 	defaultMaxRunning = 256
@@ -33,6 +37,14 @@ type Options struct {
 	IndexFactor float64
 	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02; below 0: nothing.
 	StreamWeight float64
+	// BalanceWeight is what twice the usual number of streams adds to it. Default 0.5; below 0: nothing.
+	BalanceWeight float64
+	// StepTime is what a prefill takes however short it is. Default 16 ms; below 0: nothing.
+	StepTime time.Duration
+	// WaitMost bounds waiting for a better replica while one has room. Default 5 s; below 0: none.
+	WaitMost time.Duration
+	// Followers is how many may wait for one prefix before it is as cheap to compute it once more. Default 10.
+	Followers int
 	// RunningAllowance may be bound beyond a replica's running limit. Default 0.
 	RunningAllowance int
 	// ScoreTokens bounds the scoring tokens in flight on one replica; a single larger request goes alone. Default 65536.
@@ -50,6 +62,10 @@ func (o Options) withDefaults() Options {
 	o.BlockTokens = cmp.Or(o.BlockTokens, defaultBlockTokens)
 	o.IndexFactor = cmp.Or(o.IndexFactor, defaultIndexFactor)
 	o.StreamWeight = max(0, cmp.Or(o.StreamWeight, defaultStreamWeight))
+	o.BalanceWeight = max(0, cmp.Or(o.BalanceWeight, defaultBalance))
+	o.StepTime = max(0, cmp.Or(o.StepTime, defaultStepTime))
+	o.WaitMost = max(0, cmp.Or(o.WaitMost, defaultWaitMost))
+	o.Followers = max(1, cmp.Or(o.Followers, defaultFollowers))
 	o.ScoreTokens = cmp.Or(o.ScoreTokens, defaultScoreTokens)
 	return o
 }
@@ -113,14 +129,21 @@ type Replica struct {
 
 	// Under pool.mu.
 	capacity   Capacity
-	maxRunning int     // capacity's, or learned
-	queued     int     // Q: uncached tokens reserved, first token not seen
-	waiting    int     // w: requests behind Q
-	streams    int     // d: requests past their first token
-	inFlight   int     // all requests bound here
-	loose      int     // KV tokens in flight that no block of the index stands for
-	input      int     // Σ prompt tokens in flight, shared or not
-	scoring    int     // prompt tokens of scoring requests in flight
+	maxRunning int       // capacity's, or learned
+	queued     int       // Q: uncached tokens reserved, first token not seen
+	waiting    int       // w: requests behind Q
+	streams    int       // d: requests past their first token
+	inFlight   int       // all requests bound here
+	peak       int       // most of them since the last load report
+	loose      int       // KV tokens in flight that no block of the index stands for
+	input      int       // Σ prompt tokens in flight, shared or not
+	scoring    int       // prompt tokens of scoring requests in flight
+	order      []*Lease  // bound and not prefilled, in the order of their binding
+	started    time.Time // when the first of them began, as far as seen
+	round      uint64    // counts prefills
+	followers  int       // requests that wait for a prefix computed here
+	ends       ratio     // seconds between the ends of requests
+	lastEnd    time.Time
 	rate       rate    // prefill tokens per second, learned
 	engine     engine  // what the engine reports
 	remote     remote  // what other gateways have in flight here
@@ -133,7 +156,7 @@ type Replica struct {
 // Add adds a replica. usable is asked at every choice, outside all locks of the
 // router, and must be cheap.
 func (p *Pool) Add(id string, c Capacity, usable func() bool) *Replica {
-	r := &Replica{id: id, hash: xxh3.HashString(id), pool: p, usable: usable, index: newIndex(1), blockRoom: 1}
+	r := &Replica{id: id, hash: xxh3.HashString(id), pool: p, usable: usable, index: newIndex(1), blockRoom: 1, ends: ratio{decay: 0.95}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.setCapacity(c)

@@ -3,20 +3,23 @@ package router
 // prefix is the default: the replica where this request costs everybody the
 // least time to first token.
 //
-//	cost(i) = ( Q(i) + (1 + w(i) + mean w + 0.02 · d(i)) · u(i) ) / r(i)
+//	cost(i) = ( Q(i) + (1 + w(i) + mean w + 0.02 · d(i) + 0.5 · d(i) / mean d) · (u(i) + c) ) / r(i)
 //
-// The first term is the request's own wait. Its own work u is paid once by
-// itself, once by each request that waits behind it (those waiting now are the
-// estimate of that), and a little by each running stream, which it stalls.
+// The first term is the request's own wait. Its own work u, and the step that
+// it takes however small it is (c), is paid once by itself, once by each request
+// that waits behind it (those waiting now are the estimate of that), a little by
+// each running stream, which it stalls, and more where more than the usual
+// number of streams run: what is put there now comes back there with its next
+// turns.
+//
+// It may be cheaper to wait than to take any of them: see wait.go.
 type prefix struct{}
 
 func (prefix) Pick(c *Choice) int {
 	for i := range c.Candidates {
-		k := &c.Candidates[i]
-		payers := 1 + float64(k.Waiting) + c.MeanWaiting + c.StreamWeight*float64(k.Streams)
-		k.Cost = (float64(k.Queued) + payers*float64(k.Uncached)) / k.Rate
+		c.price(&c.Candidates[i])
 	}
-	return c.leastBy(func(a, b *Candidate) bool {
+	best := c.leastBy(func(a, b *Candidate) bool {
 		switch {
 		case a.Cost != b.Cost:
 			return a.Cost < b.Cost
@@ -26,4 +29,26 @@ func (prefix) Pick(c *Choice) int {
 			return a.InFlight < b.InFlight
 		}
 	})
+	if c.Request.MayWait && c.better(&c.Candidates[best]) {
+		return -1
+	}
+	return best
+}
+
+// price sets a candidate's cost.
+func (c *Choice) price(k *Candidate) {
+	streams := float64(k.Streams)
+	payers := 1 + float64(k.Waiting) + c.MeanWaiting + c.o.StreamWeight*streams + c.o.BalanceWeight*streams/max(1, c.MeanStreams)
+	step := c.o.StepTime.Seconds() * k.Rate
+	tokens := float64(k.Queued) + payers*(float64(k.Uncached)+step)
+	switch {
+	case k.Pending == 0:
+	case c.Request.MayWait:
+		// Many who wait for one prefix would run on one replica: from some
+		// number on it is cheaper to compute it once more.
+		tokens += float64(k.followers*k.Pending) / float64(c.o.Followers)
+	default:
+		tokens += payers * float64(k.Pending)
+	}
+	k.Cost = tokens/k.Rate + k.untilRoom
 }

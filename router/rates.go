@@ -51,6 +51,21 @@ func (r *Replica) prefillRate() float64 {
 	return own
 }
 
+// backlog is Q less what the replica must have computed of its first request by
+// now. Under pool.mu.
+func (r *Replica) backlog(now time.Time) int {
+	for len(r.order) > 0 && r.order[0].prefilled {
+		r.order[0] = nil
+		r.order = r.order[1:]
+	}
+	if len(r.order) == 0 {
+		return r.queued
+	}
+	const most = 0.9 // the end is known when it is seen
+	done := min(most*float64(r.order[0].own), r.prefillRate()*now.Sub(r.started).Seconds())
+	return max(0, r.queued-int(max(0, done)))
+}
+
 // ratio is a learned ratio of decayed sums.
 type ratio struct{ num, den, decay float64 }
 

@@ -10,9 +10,10 @@ func (p *Pool) SetOptions(o Options) {
 		p.policy = newPolicy(o.Policy)
 		p.o.Policy = o.Policy
 	}
-	p.o.StreamWeight, p.o.RunningAllowance, p.o.ScoreTokens = o.StreamWeight, o.RunningAllowance, o.ScoreTokens
-	if o.IndexFactor != p.o.IndexFactor {
-		p.o.IndexFactor = o.IndexFactor
+	index := o.IndexFactor != p.o.IndexFactor
+	o.Policy, o.BlockTokens, o.Seed, o.Custom, o.Eager = p.o.Policy, p.o.BlockTokens, p.o.Seed, p.o.Custom, p.o.Eager
+	p.o = o
+	if index {
 		for _, r := range *p.list.Load() {
 			r.sizeIndex()
 		}

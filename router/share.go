@@ -1,10 +1,15 @@
 package router
 
+import "time"
+
 // outbox collects this gateway's placements for the others.
 type outbox struct{}
 
 // remote is what other gateways have in flight on a replica.
 type remote struct{}
 
-// share notes a placement for the other gateways. Under pool.mu.
-func (p *Pool) share(*Replica, *Request, int) {}
+func (remote) queued(time.Time) int   { return 0 }
+func (remote) waiting(time.Time) int  { return 0 }
+func (remote) streams(time.Time) int  { return 0 }
+func (remote) inFlight(time.Time) int { return 0 }
+func (remote) kv() int                { return 0 }

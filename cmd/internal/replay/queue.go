@@ -1,74 +1,51 @@
 package replay
 
 import (
-	"slices"
-	"sort"
+	"time"
+
+	"penstock/limits"
 )
 
-// queue holds the requests that fit on no replica, in the order of the
-// gateway's: least uncached work first, less a credit for the time waited. As
-// the credit grows alike for all, the order of two does not depend on the time:
-// a request's place is work + credit × arrival.
+// queue holds the requests that are not bound yet, in the gateway's own order
+// (limits.Order), tried as the gateway's queue tries them.
 type queue struct {
-	items  []*request
-	credit float64 // tokens for each ms
-	work   func(*request) int
-	next   int // whose work is looked at again next
+	order limits.Order
+	of    map[*limits.Item]*request
+	buf   []*limits.Item
 }
 
-const (
-	// queueMisses is how many that do not fit are passed over in one round.
-	queueMisses = 16
-	// queueRefresh is how many are looked at again in one round: prefixes come and go.
-	queueRefresh = 16
-)
+// tries bounds the requests tried in one round, as the gateway does for one key.
+const tries = 8
 
-func (q *queue) place(r *request) float64 { return float64(r.work) + q.credit*r.at }
-
-func (q *queue) add(r *request) {
-	r.work = q.work(r)
-	q.insert(r)
+func newQueue(credit float64) queue {
+	return queue{order: limits.Order{Credit: credit, Hold: 5 * time.Second}, of: map[*limits.Item]*request{}}
 }
 
-func (q *queue) insert(r *request) {
-	p := q.place(r)
-	i := sort.Search(len(q.items), func(i int) bool { return q.place(q.items[i]) > p })
-	q.items = slices.Insert(q.items, i, r)
-}
-
-// refresh looks again at the work of some, in turn.
-func (q *queue) refresh() {
-	for range min(queueRefresh, len(q.items)) {
-		q.next = (q.next + 1) % len(q.items)
-		q.look(q.next)
-	}
-}
-
-// look brings the work of item i up to date; it says whether the item stayed where it is.
-func (q *queue) look(i int) bool {
-	r := q.items[i]
-	if w := q.work(r); w != r.work {
-		q.items = slices.Delete(q.items, i, i+1)
-		r.work = w
-		q.insert(r)
-		return q.items[i] == r
-	}
-	return true
+// add puts a request in; work tells its least uncached tokens.
+func (q *queue) add(now time.Time, r *request, work func() int) {
+	it := &limits.Item{Key: "replay", Work: work, Input: r.row.Input, Output: r.row.Output}
+	q.of[it] = r
+	q.order.Push(now, now, it)
 }
 
 // dispatch offers the requests in order; bind says whether one was taken.
-func (q *queue) dispatch(bind func(*request) bool) {
-	q.refresh()
-	for i, misses, looks := 0, 0, 0; i < len(q.items) && misses <= queueMisses; {
-		if looks < 2*queueMisses && !q.look(i) {
-			looks++
-			continue
+func (q *queue) dispatch(now time.Time, bind func(*request) bool) {
+	for q.order.Len() > 0 {
+		q.buf = q.order.Candidates(now, q.buf[:0], tries, tries)
+		bound := 0
+		var over []*limits.Item
+		for _, it := range q.buf {
+			if !bind(q.of[it]) {
+				over = append(over, it)
+				continue
+			}
+			q.order.Dispatch(now, it, over)
+			q.order.Settle(now, it, 0, 0)
+			delete(q.of, it)
+			bound++
 		}
-		if bind(q.items[i]) {
-			q.items = slices.Delete(q.items, i, i+1)
-			continue
+		if bound == 0 {
+			return
 		}
-		misses++
-		i++
 	}
 }

@@ -18,6 +18,7 @@ type Fleet struct {
 	Slow       map[int]float64 // how many times slower a replica is
 	Unstreamed float64         // share of answers that are not streamed
 	NoCached   bool            // engines do not report cached tokens
+	NoWait     bool            // bind at once whenever some replica has room
 	// Credit is the gateway's waiting credit, a share of the prefill rate. Default 0.085.
 	Credit float64
 	// Latency between an event on an engine and the gateway's knowledge of it, in ms. Default 1.
@@ -35,17 +36,15 @@ type request struct {
 	first float64
 	hit   int // tokens, by the engine
 	left  int // tokens to prefill
-	work  int // the queue's: least uncached tokens anywhere
 
 	streamed bool
 }
 
 // note is what the gateway will learn of an engine's event, after the latency.
 type note struct {
-	at    float64
-	r     *request
-	done  bool
-	index int
+	at   float64
+	r    *request
+	done bool
 }
 
 // sim is one run of one policy.
@@ -93,7 +92,7 @@ func newSim(t *Trace, f Fleet, policy string, seed uint64) (*sim, error) {
 		s.numbers[r] = i
 		s.engines = append(s.engines, newEngine(t.Blocks, f.KVTokens/t.BlockTokens, t.BlockTokens, cmp.Or(f.Slow[i], 1)))
 	}
-	s.queue.work = func(r *request) int { return s.pool.Work(&r.query) }
+	s.queue = newQueue(f.Credit)
 	return s, nil
 }
 
@@ -143,7 +142,7 @@ func (s *sim) requests(uint64) []*request {
 		*r = request{row: row, at: row.At / s.fleet.Speed, streamed: coin.Float64() >= s.fleet.Unstreamed}
 		r.query = router.Request{
 			Key:    router.Key{Hashes: hashes[from:len(hashes):len(hashes)], Bytes: 4 * row.Input},
-			Tokens: row.Input, Streamed: r.streamed, Session: sessionOf(row),
+			Tokens: row.Input, Streamed: r.streamed, Session: sessionOf(row), MayWait: !s.fleet.NoWait,
 		}
 		list[i] = r
 	}
@@ -160,15 +159,21 @@ func sessionOf(row *Row) string {
 }
 
 func (s *sim) arrive(r *request) {
-	s.queue.add(r)
+	if s.queue.order.Len() == 0 && s.bind(r, r.at) {
+		return
+	}
+	s.queue.add(clock(r.at), r, func() int { return s.pool.Work(&r.query) })
 	s.dispatch(r.at)
 }
 
 // dispatch binds what fits.
 func (s *sim) dispatch(now float64) {
-	s.queue.credit = s.fleet.Credit * s.pool.PrefillRate() / 1000
-	held := len(s.queue.items)
-	s.queue.dispatch(func(r *request) bool {
+	held := s.queue.order.Len()
+	if held == 0 {
+		return
+	}
+	s.queue.order.SetRate(s.pool.PrefillRate())
+	s.queue.dispatch(clock(now), func(r *request) bool {
 		s.pool.SetHeld(held - 1)
 		if !s.bind(r, now) {
 			return false
@@ -227,6 +232,7 @@ func (s *sim) learn() {
 	s.notes = s.notes[1:]
 	if !n.done {
 		n.r.lease.First(clock(n.at))
+		s.dispatch(n.at)
 		return
 	}
 	u := router.Usage{PromptTokens: n.r.row.Input, CachedTokens: n.r.hit, OutputTokens: n.r.row.Output, OK: true}
@@ -235,9 +241,7 @@ func (s *sim) learn() {
 	}
 	n.r.lease.Done(clock(n.at), u)
 	n.r.lease = nil
-	if len(s.queue.items) > 0 {
-		s.dispatch(n.at)
-	}
+	s.dispatch(n.at)
 }
 
 // clock is a simulated time as the router takes it.
