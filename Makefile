@@ -3,7 +3,7 @@
 RACE ?=
 GOLANGCI = go tool -modfile=tools/go.mod golangci-lint
 
-.PHONY: run build test check lint fmt bench soak e2e-engines clean
+.PHONY: run build test check lint fmt bench bench-peers soak e2e-engines clean
 
 # Four local replicas behind the gateway, no configuration needed.
 run:
@@ -28,9 +28,14 @@ lint:
 fmt:
 	$(GOLANGCI) fmt ./...
 
-# Side by side with nginx and HAProxy, if they are installed.
+# Side by side with nginx and HAProxy, then the seed phases: docs/performance.md.
 bench:
-	go test -run '^$$' -bench . -benchmem ./...
+	e2e/bench/run.sh
+	e2e/bench/run.sh seeds
+
+# The same with other routers, from PyPI.
+bench-peers:
+	e2e/bench/run.sh peers
 
 # Ten minutes of random faults that must end with everything at rest.
 soak:

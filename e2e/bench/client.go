@@ -85,7 +85,9 @@ func (c *conn) header() (length int, err error) {
 	return length, nil
 }
 
-func asciiIs(b []byte, name string) bool { return len(b) == len(name) && strings.EqualFold(string(b), name) }
+func asciiIs(b []byte, name string) bool {
+	return len(b) == len(name) && strings.EqualFold(string(b), name)
+}
 
 // whole sends a request and reads a whole answer; it returns its length.
 func (c *conn) whole(body []byte) (int, error) {

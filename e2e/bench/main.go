@@ -4,7 +4,7 @@
 // Read it in this order:
 //
 //   - main.go: flags and the run; run.sh builds and installs what it needs
-//   - upstream.go: the engine behind all of them, as trivial as can be
+//   - upstream.go: the engine behind all of them, as trivial as can be; floor.go: a relay that does nothing else
 //   - targets.go: what is compared, and how each is configured; peers.go: the routers from PyPI
 //   - cases.go: the loads; client.go: a connection that puts it on, and what it sees
 //   - measure.go: one case on one target; proc.go: what its processes used
@@ -37,6 +37,8 @@ type options struct {
 	out      string
 	profiles string
 	upstream string // run as the upstream, on this address
+	floor    string // run as the floor, on this address
+	to       string // whose upstream is this
 }
 
 func main() {
@@ -50,13 +52,18 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "file for all measurements, as JSON")
 	flag.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles of penstock, one a case")
 	flag.StringVar(&o.upstream, "upstream", "", "be the upstream, on this `ADDRESS`")
+	flag.StringVar(&o.floor, "floor", "", "relay with fasthttp and nothing else, on this `ADDRESS`")
+	flag.StringVar(&o.to, "to", "", "the `ADDRESS` that -floor relays to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	if o.upstream != "" {
+	switch {
+	case o.upstream != "":
 		err = serveUpstream(ctx, o.upstream)
-	} else {
+	case o.floor != "":
+		err = serveFloor(ctx, o.floor, o.to)
+	default:
 		err = run(ctx, o, os.Stdout, os.Stderr)
 	}
 	if err != nil {

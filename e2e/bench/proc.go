@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is a program under the bench, with its children.
@@ -103,8 +105,7 @@ type use struct {
 	rss, peak int64 // bytes
 }
 
-// use reads CPU time, with that of the schedulers' accounting where it is
-// finer than a tick, and memory.
+// use reads CPU time and memory.
 func (p *process) use() use {
 	var u use
 	for _, pid := range p.group() {
@@ -116,31 +117,16 @@ func (p *process) use() use {
 	return u
 }
 
-// cpuOf is user and system time of all threads, in ns from schedstat, which
-// counts only living threads, or in ticks from stat, whichever is more.
+// cpuOf is the user and system time of a process, threads that have ended
+// included: its CPU clock, which is as fine as the scheduler's accounting,
+// where /proc/PID/stat has ticks of 10 ms.
 func cpuOf(pid int) time.Duration {
-	var fine time.Duration
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	for _, t := range tasks {
-		b, err := os.ReadFile(t)
-		if err != nil {
-			continue
-		}
-		if f := strings.Fields(string(b)); len(f) > 0 {
-			ns, _ := strconv.ParseInt(f[0], 10, 64)
-			fine += time.Duration(ns)
-		}
+	const schedClock = 2 // of the whole process, as clock_getcpuclockid(3) makes it
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil {
+		return 0 // it ended
 	}
-	if fine > 0 {
-		return fine
-	}
-	f, err := statFields(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil || len(f) < 13 {
-		return 0
-	}
-	user, _ := strconv.ParseInt(f[11], 10, 64)
-	system, _ := strconv.ParseInt(f[12], 10, 64)
-	return time.Duration(user+system) * (time.Second / 100)
+	return time.Duration(ts.Nano())
 }
 
 func statusBytes(b []byte, name string) int64 {

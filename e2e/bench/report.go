@@ -52,13 +52,7 @@ func row(all []measurement, name, target, base string) []string {
 		}
 		return number2(median(v))
 	}
-	med := func(of func(measurement) float64) string {
-		var v []float64
-		for _, m := range mine {
-			v = append(v, of(m))
-		}
-		return number2(median(v))
-	}
+	med := func(of func(measurement) float64) string { return number2(median(values(mine, of))) }
 	errs := 0
 	for _, m := range mine {
 		errs += m.Errors
@@ -69,8 +63,16 @@ func row(all []measurement, name, target, base string) []string {
 		med(func(m measurement) float64 { return m.PerSecond }), med(cpu),
 		med(func(m measurement) float64 { return m.P50 }), med(func(m measurement) float64 { return m.P99 }),
 		med(func(m measurement) float64 { return m.Peak }), med(func(m measurement) float64 { return m.Pace }),
-		med(func(m measurement) float64 { return m.PerStream }), med(func(m measurement) float64 { return m.Allocs }), fmt.Sprint(errs),
+		number2(slices.Max(append(values(mine, func(m measurement) float64 { return m.PerStream }), 0))), // what is held from an earlier run hides it med(func(m measurement) float64 { return m.Allocs }), fmt.Sprint(errs),
 	}
+}
+
+func values(some []measurement, of func(measurement) float64) []float64 {
+	var v []float64
+	for _, m := range some {
+		v = append(v, of(m))
+	}
+	return v
 }
 
 // pick are a target's measurements of a case, by round.

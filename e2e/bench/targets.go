@@ -41,6 +41,8 @@ func (l *lab) target(ctx context.Context, name string) ([]*target, error) {
 		ts, err = l.nginx()
 	case "haproxy":
 		ts, err = l.haproxy()
+	case "floor":
+		ts, err = l.floor()
 	case "penstock":
 		for _, b := range l.builds() {
 			t, err := l.penstock(b, b[0], true)
@@ -162,6 +164,16 @@ backend up
 	}
 	p, err := l.spawn(nil, binary, "-db", "-f", path)
 	return []*target{{name: "haproxy", whole: addr, proc: p}}, err
+}
+
+func (l *lab) floor() ([]*target, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	addr := freeAddr()
+	p, err := l.spawn(nil, self, "-floor", addr, "-to", l.upstreams[0])
+	return []*target{{name: "floor", whole: addr, proc: p}}, err
 }
 
 // find looks where distributions put servers too.
