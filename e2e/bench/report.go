@@ -63,7 +63,8 @@ func row(all []measurement, name, target, base string) []string {
 		med(func(m measurement) float64 { return m.PerSecond }), med(cpu),
 		med(func(m measurement) float64 { return m.P50 }), med(func(m measurement) float64 { return m.P99 }),
 		med(func(m measurement) float64 { return m.Peak }), med(func(m measurement) float64 { return m.Pace }),
-		number2(slices.Max(append(values(mine, func(m measurement) float64 { return m.PerStream }), 0))), // what is held from an earlier run hides it med(func(m measurement) float64 { return m.Allocs }), fmt.Sprint(errs),
+		number2(slices.Max(append(values(mine, func(m measurement) float64 { return m.PerStream }), 0))),
+		med(func(m measurement) float64 { return m.Allocs }), fmt.Sprint(errs),
 	}
 }
 
