@@ -121,15 +121,31 @@ func (c *conn) discard() {
 
 // lingerOn marks the connection under nc, if it is one of ours, for lingering.
 func lingerOn(nc net.Conn) {
+	if c := ours(nc); c != nil {
+		c.linger.Store(true)
+	}
+}
+
+// resetOnClose has the connection under nc end in an error for its client.
+func resetOnClose(nc net.Conn) {
+	if c := ours(nc); c != nil {
+		if t, ok := c.Conn.(*net.TCPConn); ok {
+			_ = t.SetLinger(0)
+		}
+	}
+}
+
+// ours finds the conn under nc; nil: there is none.
+func ours(nc net.Conn) *conn {
 	for nc != nil {
 		if c, ok := nc.(*conn); ok {
-			c.linger.Store(true)
-			return
+			return c
 		}
 		u, ok := nc.(interface{ NetConn() net.Conn })
 		if !ok {
-			return
+			return nil
 		}
 		nc = u.NetConn()
 	}
+	return nil
 }

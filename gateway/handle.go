@@ -24,6 +24,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	_ = ctx.SetWriteDeadline(time.Time{})
 	rt, err := s.findRoute(ctx)
 	r.route = rt
+	if bad := misframed(&ctx.Request.Header); bad != nil {
+		ctx.SetConnectionClose()
+		r.fail(bad)
+		return
+	}
 	if s.crossOrigin(r) {
 		return
 	}
@@ -35,6 +40,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	rt.serve(s, r)
+	if !ctx.Request.Header.IsHTTP11() {
+		endWithConnection(ctx)
+	}
 }
 
 // begin takes the request in.
@@ -47,11 +55,6 @@ func (s *Server) begin(ctx *fasthttp.RequestCtx) *request {
 
 // accepts refuses what must not be served now, or at all.
 func (s *Server) accepts(r *request) error {
-	h := &r.ctx.Request.Header
-	if len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0 && len(h.Peek(fasthttp.HeaderContentLength)) > 0 {
-		r.ctx.SetConnectionClose()
-		return invalid("invalid_request", "", "The request has both Content-Length and Transfer-Encoding.")
-	}
 	if s.draining.Load() && !r.route.whileDraining {
 		r.ctx.SetConnectionClose()
 		return &Error{

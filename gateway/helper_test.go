@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"penstock/configs"
-	"penstock/engine"
 	"penstock/metrics"
 )
 
@@ -68,9 +66,7 @@ func startGateway(t testing.TB, yaml string, args ...string) *harness {
 	if err := h.WaitKnown(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all replicas usable", func() bool {
-		return !slices.ContainsFunc(h.fleet.Replicas(), func(r *engine.Replica) bool { return !r.Usable() })
-	})
+	eventually(t, "all replicas take requests", func() bool { return h.usable() == len(h.fleet.Replicas()) })
 	return h
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"time"
@@ -69,4 +70,31 @@ func (s *Server) intakeError(err error) *Error {
 		Status: fasthttp.StatusBadRequest, Type: typeInvalid, Code: "invalid_request",
 		Message: "The request could not be read as HTTP/1.1.", Cause: err,
 	}
+}
+
+// misframed refuses a request of which another server could think that it ends
+// elsewhere, and take its rest for a request of its own. fasthttp has refused
+// most of them; what it makes sense of is found in the header as it came.
+func misframed(h *fasthttp.RequestHeader) error {
+	raw := h.RawHeaders()
+	switch {
+	case bytes.Contains(raw, []byte("\n ")) || bytes.Contains(raw, []byte("\n\t")):
+		return invalid("invalid_request", "", "A header of the request goes on in the next line.")
+	case h.ContentLength() == -1 && hasHeader(raw, "content-length"):
+		return invalid("invalid_request", "", "The request has both Content-Length and Transfer-Encoding.")
+	case !h.IsHTTP11() && hasHeader(raw, "transfer-encoding"):
+		return invalid("invalid_request", "", "The request has Transfer-Encoding, which HTTP/1.0 does not know.")
+	}
+	return nil
+}
+
+// hasHeader finds a header by its name, in lower case, in a header block.
+func hasHeader(raw []byte, name string) bool {
+	for line := range bytes.Lines(raw) {
+		key, _, ok := bytes.Cut(line, []byte(":"))
+		if ok && asciiEqualFold(bytes.TrimSpace(key), name) {
+			return true
+		}
+	}
+	return false
 }

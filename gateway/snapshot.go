@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -76,6 +78,9 @@ func newClient(k *configs.Key) *client {
 func (s *snapshot) identify(ctx *fasthttp.RequestCtx, now time.Time) (*client, error) {
 	if len(s.clients) == 0 {
 		return s.byName[anonymous], nil
+	}
+	if keys := ctx.Request.Header.PeekAll(fasthttp.HeaderAuthorization); slices.ContainsFunc(keys, func(k []byte) bool { return !bytes.Equal(k, keys[0]) }) {
+		return nil, invalid("invalid_request", "", "The request has two Authorization headers that differ.")
 	}
 	key := presentedKey(ctx)
 	if len(key) == 0 {
