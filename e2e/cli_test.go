@@ -23,7 +23,7 @@ func TestCommandLineMistakesAreNamed(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"unknown command", []string{"sevre"}, 2, []string{"sevre", "serve"}},
+		{"unknown command", []string{"serv"}, 2, []string{"serv", "serve"}},
 		{"unknown flag", []string{"serve", "--lisen", "x"}, 2, []string{"--lisen"}},
 		{"port in use", []string{"serve", "--listen", taken.Addr().String(), "--admin", harness.FreeAddr(t)}, 1, []string{taken.Addr().String(), "in use"}},
 		{"admin port in use", []string{"serve", "--listen", harness.FreeAddr(t), "--admin", taken.Addr().String()}, 1, []string{taken.Addr().String(), "in use"}},

@@ -39,7 +39,13 @@ type Request struct {
 	// Once: the request must not reach an engine twice, so it is not sent again
 	// on a fresh connection when an idle one turns out to be closed.
 	Once bool
+	// Pace is told the time between two pieces of a stream. nil: nobody is.
+	Pace Pace
 }
+
+// Pace takes the time between two pieces of a stream: one event, or several
+// that came together.
+type Pace interface{ InterToken(time.Duration) }
 
 // Header is one header line.
 type Header struct{ Name, Value string }

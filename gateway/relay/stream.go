@@ -209,7 +209,11 @@ func (x *exchange) writeReady(w io.Writer) *Error {
 	if s.ready == 0 {
 		return nil
 	}
-	x.result.LastAt = time.Now()
+	now := time.Now()
+	if x.req.Pace != nil && x.result.Bytes > 0 {
+		x.req.Pace.InterToken(now.Sub(x.result.LastAt))
+	}
+	x.result.LastAt = now
 	if err := x.write(w, s.buf[:s.ready]); err != nil {
 		return err
 	}
