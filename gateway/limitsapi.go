@@ -132,8 +132,7 @@ func (s *Server) adminReset(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"reset": key})
 }
 
-// limitGauges are the limits as the metrics show them: this gateway's view,
-// without asking Redis.
+// limitGauges are the limits as the metrics show them.
 func (s *Server) limitGauges(ctx context.Context, now time.Time) ([]metrics.KeyGauges, []metrics.LimitGauge) {
 	o := s.limitsObject(ctx, now)
 	var keys []metrics.KeyGauges

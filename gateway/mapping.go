@@ -113,6 +113,9 @@ func (r *request) limitHeaders(err error) {
 		st, mode = f.State, f.Mode
 	} else if r.reservation != nil {
 		st = r.reservation.State()
+		if m := r.reservation.Mode(); m.Degraded() { // before the breaker has noticed
+			mode = m
+		}
 	} else if r.client != nil { // it did not come as far as its limits
 		st = r.s.limiter.Peek(time.Now(), r.limited(limits.Cost{}))
 	}

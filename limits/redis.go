@@ -47,6 +47,7 @@ type redisStore struct {
 	reserveScript, settleScript, slotsScript, renewScript, peekScript *redis.Script
 
 	ids     atomic.Uint64
+	failed  atomic.Int64 // calls in a row that failed
 	counted atomic.Int64 // gateways alive when last asked
 	hold    atomic.Int64 // moving mean of the time a slot is held
 	changes chan change
@@ -118,7 +119,7 @@ func (s *redisStore) loadScripts() error {
 func (s *redisStore) newBreaker() *gobreaker.CircuitBreaker[[]any] {
 	return gobreaker.NewCircuitBreaker[[]any](gobreaker.Settings{
 		Name: "redis", MaxRequests: 1, Timeout: breakerOpen,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
+		ReadyToTrip: func(gobreaker.Counts) bool { return s.failed.Load() >= breakerFailures },
 		// Under the breaker's lock: only note it, the worker tells.
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			mode := s.policy
@@ -135,9 +136,13 @@ func (s *redisStore) call(op string, script *redis.Script, keys []string, args [
 	start := time.Now()
 	before := s.l.Mode()
 	reply, err := s.breaker.Execute(func() ([]any, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-		defer cancel()
-		return script.Run(ctx, s.client, keys, args...).Slice()
+		reply, err := s.run(script, keys, args)
+		if err != nil {
+			s.failed.Add(1)
+		} else if op != opSlots {
+			s.failed.Store(0)
+		}
+		return reply, err
 	})
 	if s.onRedis != nil {
 		s.onRedis(op, time.Since(start), err)
@@ -146,6 +151,27 @@ func (s *redisStore) call(op string, script *redis.Script, keys []string, args [
 		s.tell(change{before, after, err})
 	}
 	return reply, err
+}
+
+// opSlots is the call that finds out, as a rule, that nothing is free: a Redis
+// that has no memory left, and cannot count any more, can still do that.
+const opSlots = "slots"
+
+// read runs a script that only reads. A Redis that can be read but not written
+// is away all the same, so the breaker is not told of its success.
+func (s *redisStore) read(op string, script *redis.Script, keys []string, args []any) ([]any, error) {
+	start := time.Now()
+	reply, err := s.run(script, keys, args)
+	if s.onRedis != nil {
+		s.onRedis(op, time.Since(start), err)
+	}
+	return reply, err
+}
+
+func (s *redisStore) run(script *redis.Script, keys []string, args []any) ([]any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	return script.Run(ctx, s.client, keys, args...).Slice()
 }
 
 // tell passes a change of mode to the worker.

@@ -302,7 +302,7 @@ func (s *redisStore) trySlots() {
 			}
 		}
 	}
-	reply, err := s.call("slots", s.slotsScript, keys, args)
+	reply, err := s.call(opSlots, s.slotsScript, keys, args)
 	if err != nil {
 		return
 	}

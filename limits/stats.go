@@ -154,7 +154,7 @@ func (s *redisStore) peek(now time.Time, subjects []Subject) ([]levels, error) {
 			name := sub.subject().name()
 			keys = append(keys, s.prefix+"b:"+name, s.prefix+"s:"+name)
 		}
-		reply, err := s.call("peek", s.peekScript, keys, []any{s.micros()})
+		reply, err := s.read("peek", s.peekScript, keys, []any{s.micros()})
 		if err != nil || len(reply) != fields*len(chunk) {
 			return nil, cmp.Or(err, errShortReply)
 		}

@@ -30,6 +30,7 @@ const (
 	ReasonTooLarge     = "too_large"
 	ReasonQueueFull    = "queue_full"
 	ReasonQueueTimeout = "queue_timeout"
+	ReasonUnavailable  = "unavailable" // Redis is away, and redis.on_error is closed
 )
 
 // Reasons for which an attempt failed or was repeated.
@@ -72,7 +73,7 @@ func knownCodes() []string {
 func knownReasons() []string {
 	return []string{
 		ReasonRequests, ReasonTokens, ReasonInputTokens, ReasonOutputTokens, ReasonConcurrency,
-		ReasonTooLarge, ReasonQueueFull, ReasonQueueTimeout,
+		ReasonTooLarge, ReasonQueueFull, ReasonQueueTimeout, ReasonUnavailable,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -78,15 +79,20 @@ func ConfigFile(t testing.TB, config string) string {
 	return path
 }
 
-// FreeAddr is a loopback address that nothing listened on a moment ago.
+// FreeAddr is a loopback address that nothing listened on a moment ago. Its port
+// is below those that the kernel gives to outgoing connections and to listeners
+// that ask for any: none of those takes it before the process does.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
+		if ln, err := net.Listen("tcp", addr); err == nil {
+			ln.Close()
+			return addr
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal("no free port among a hundred")
+	return ""
 }
 
 func start(t testing.TB, args ...string) *Process {
