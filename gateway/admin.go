@@ -24,6 +24,7 @@ func (s *Server) Admin() http.Handler {
 	if s.options.Page != nil {
 		mux.Handle("GET /metrics", s.options.Page)
 	}
+	s.addPage(mux)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, readiness{Status: "ok"}) })
 	mux.HandleFunc("GET /readyz", s.adminReady)
 	mux.HandleFunc("GET /replicas", s.adminReplicas)
@@ -41,7 +42,8 @@ func (s *Server) Admin() http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", s.change(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", s.change(pprof.Symbol))
 	mux.HandleFunc("/debug/pprof/trace", s.change(pprof.Trace))
-	return mux
+	// A page of another site must not act with this browser's reach.
+	return http.NewCrossOriginProtection().Handler(mux)
 }
 
 // change lets through who presents the admin key, where one is configured.
@@ -97,6 +99,10 @@ type replicaObject struct {
 	HitPredicted  *float64    `json:"hit_predicted"`
 	HitActual     *float64    `json:"hit_actual"`
 	PrefillRate   float64     `json:"prefill_rate"`
+	FailuresTotal int64       `json:"failures_total"` // attempts
+	FirstTokenMS  *spread     `json:"first_token_ms"` // of the last minutes' streams; null: none
+	LastFailure   *mishap     `json:"last_failure"`   // of an attempt
+	Down          *mishap     `json:"down"`           // why the engine is unhealthy
 	Load          *loadObject `json:"load"`
 }
 
@@ -141,6 +147,8 @@ func (s *Server) replicaObject(r *engine.Replica, now time.Time) replicaObject {
 	if m == nil {
 		return o
 	}
+	o.FailuresTotal, o.LastFailure, o.Down = m.tally.failures.Load(), m.tally.failed.Load(), m.tally.down.Load()
+	o.FirstTokenMS = newSpread(m.tally.appendFirsts(nil, now.Add(-historySeconds*time.Second)))
 	st := m.route.Stats()
 	o.Streams, o.Waiting, o.QueuedTokens, o.KVInFlight = st.Streams, st.Waiting, st.QueuedTokens, st.KVInFlight
 	o.MaxRunning, o.IndexBlocks, o.PrefillRate = st.MaxRunning, st.IndexBlocks, st.PrefillRate

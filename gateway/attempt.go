@@ -130,7 +130,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 		out = limits.OutcomeAborted
 		a.abort(up)
 	} else {
-		a.member.metrics.Failed(failReason(ans, err))
+		a.member.fail(failReason(ans, err))
 	}
 	a.end(relay.Result{Usage: sse.NoUsage()}, out)
 	return false, verdictError(v, ans, err)
@@ -143,7 +143,7 @@ func (a *attempt) deliver(ans relay.Answer) {
 	if ans.Streamed {
 		a.lease.First(ans.FirstAt)
 		r.record.firstToken = ans.FirstAt.Sub(r.start)
-		a.member.metrics.FirstToken(r.record.firstToken, "")
+		a.member.firstToken(ans.FirstAt, r.record.firstToken, "")
 	}
 	r.record.status, r.record.code = ans.Status, ""
 	if ans.Status >= 400 {
@@ -340,7 +340,7 @@ func (r *request) retryAllowed() bool {
 func (a *attempt) abandon(ans relay.Answer, err error) {
 	r := a.r
 	reason := failReason(ans, err)
-	a.member.metrics.Failed(reason)
+	a.member.fail(reason)
 	r.target.pool.metrics.Retried(reason)
 	r.record.retries = append(r.record.retries, a.member.engine.ID()+": "+reason)
 	a.release(noUsage())

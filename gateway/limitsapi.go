@@ -29,6 +29,8 @@ type keyObject struct {
 	Served   float64       `json:"served"` // tokens lately, uncached input + 2 × output
 	Share    float64       `json:"share"`  // of all that was served lately
 	Limits   []limits.Stat `json:"limits"`
+	// Refusals are the key's refused requests since the start, by reason.
+	Refusals map[string]int64 `json:"refusals"`
 }
 
 type modelLimits struct {
@@ -57,7 +59,7 @@ func (s *Server) limitsObject(ctx context.Context, now time.Time) limitsObject {
 	at := map[string]int{}
 	var total float64
 	for _, name := range snap.names {
-		k := keyObject{Key: name, Weight: snap.byName[name].share, Priority: snap.byName[name].key.Priority, Limits: []limits.Stat{}}
+		k := keyObject{Key: name, Weight: snap.byName[name].share, Priority: snap.byName[name].key.Priority, Limits: []limits.Stat{}, Refusals: s.refusals.of(name)}
 		for _, q := range o.Queues {
 			for _, part := range q.Keys {
 				if part.Key == name {

@@ -38,6 +38,7 @@ type member struct {
 	engine  *engine.Replica
 	route   *router.Replica
 	metrics *metrics.Replica
+	tally   tally
 }
 
 // target is what a model name that a client sends stands for.
@@ -428,6 +429,7 @@ func (s *Server) onEngine(ev engine.Event) {
 	if m == nil {
 		return
 	}
+	s.noteHealth(m, ev)
 	switch ev.Type {
 	case engine.Removed:
 		p.remove(ev.Replica)

@@ -44,6 +44,13 @@ type explanation struct {
 	Cached       int                 `json:"cached_tokens,omitempty"`
 	Completion   int                 `json:"completion_tokens,omitempty"`
 	Streamed     bool                `json:"streamed"`
+
+	toldCached bool // the engine said how much of the prompt was cached
+}
+
+// end is when the request ended.
+func (e *explanation) end() time.Time {
+	return e.Time.Add(time.Duration(e.TotalMS * float64(time.Millisecond)))
 }
 
 func newRecent() *recent { return &recent{} }
@@ -57,7 +64,7 @@ func (l *recent) add(r *request) {
 		Candidates: rec.decision.Candidates, Retries: rec.retries,
 		QueueMS: millis(rec.queued), FirstTokenMS: millis(rec.firstToken), TotalMS: millis(rec.total),
 		EstimatedIn: r.input, ReservedOut: r.output, Prompt: max(0, rec.prompt), Cached: max(0, rec.cached), Completion: max(0, rec.completion),
-		Streamed: rec.streamed,
+		Streamed: rec.streamed, toldCached: rec.prompt > 0 && rec.cached >= 0,
 	}
 	if r.route != nil {
 		e.Path = r.route.path

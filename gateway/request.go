@@ -140,7 +140,7 @@ func (r *request) fail(err error) {
 		r.ctx.SetConnectionClose()
 	}
 	if f, ok := errors.AsType[*limits.Refusal](err); ok {
-		r.s.metrics.Refused(f.Key, refusalReason(f))
+		r.s.refused(f.Key, f)
 	}
 	r.limitHeaders(err)
 	r.ownHeaders()

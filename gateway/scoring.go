@@ -182,7 +182,7 @@ func (l *leg) take(a *attempt, ans relay.Answer) error {
 	answer, err := l.job.Check(&l.sent, b)
 	if err != nil {
 		a.end(relay.Result{Usage: ans.Usage}, limits.OutcomeDone)
-		a.member.metrics.Failed("protocol")
+		a.member.fail("protocol")
 		e := serverError(fasthttp.StatusBadGateway, "upstream_error", "The engine's answer could not be read.")
 		if m, ok := errors.AsType[*scoring.Missing](err); ok {
 			e = serverError(fasthttp.StatusBadGateway, "echo_logprobs_missing", "The engine answered 200, but without the log-probabilities of the prompt: %s.", m.Reason)

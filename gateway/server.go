@@ -55,6 +55,10 @@ type Server struct {
 	budget   atomic.Pointer[relay.Budget]
 	attempts *attempts
 	recent   *recent
+	pulse    pulse
+	refusals refusals
+	feed     *feed     // of the status page
+	pace     pace      // the feed's
 	looks    sync.Pool // *look
 
 	routes        map[string]*route
@@ -62,10 +66,12 @@ type Server struct {
 	responseRoute *route
 	responses     *responseOwners
 
-	http       *fasthttp.Server
-	reloading  sync.Mutex
-	draining   atomic.Bool
-	background sync.WaitGroup // what nobody waits for but Shutdown
+	http          *fasthttp.Server
+	started       time.Time
+	reloading     sync.Mutex
+	reloadTrouble atomic.Pointer[mishap] // of the last reload; nil: it was taken over
+	draining      atomic.Bool
+	background    sync.WaitGroup // what nobody waits for but Shutdown
 }
 
 // New makes a Server and starts its engines' discovery. It returns without
@@ -73,9 +79,10 @@ type Server struct {
 func New(ctx context.Context, o Options) (*Server, error) {
 	cfg := o.Config
 	s := &Server{
-		log: o.Logger, metrics: o.Metrics, options: o,
+		log: o.Logger, metrics: o.Metrics, options: o, started: time.Now(),
 		attempts: newAttempts(), recent: newRecent(), routes: map[string]*route{}, responses: newResponseOwners(),
 	}
+	s.feed = newFeed(s.status)
 	s.looks.New = func() any {
 		return &look{key: router.NewKeyBuilder(cfg.Routing.BlockTokens, cfg.Limits.TokensPerImage)}
 	}
@@ -118,6 +125,8 @@ func (s *Server) apply(ctx context.Context, cfg *configs.Config) error {
 	}
 	s.budget.Store(relay.NewBudget(cfg.Retry.Budget, cfg.Retry.MinPerSecond))
 	s.snapshot.Store(next)
+	s.reloadTrouble.Store(nil)
+	s.feed.changed()
 	s.metrics.Reloaded(true, now, next.hash)
 	s.pools.kickAll()
 	return nil
@@ -134,12 +143,15 @@ func (s *Server) Reload(ctx context.Context) error {
 	cfg, err := s.options.Reload()
 	if err == nil {
 		if cfg.Hash() == s.snapshot.Load().hash {
+			s.reloadTrouble.Store(nil)
 			s.metrics.Reloaded(true, time.Now(), cfg.Hash())
 			return nil
 		}
 		err = s.apply(ctx, cfg)
 	}
 	if err != nil {
+		s.reloadTrouble.Store(&mishap{time.Now(), err.Error()})
+		s.feed.changed()
 		s.metrics.Reloaded(false, time.Now(), "")
 		s.log.Error("the configuration was not reloaded; the one before stays in force", "error", err)
 		return err
@@ -230,6 +242,7 @@ func (s *Server) WaitKnown(ctx context.Context) error { return s.fleet.WaitKnown
 // many those were.
 func (s *Server) Shutdown() (cut int) {
 	s.draining.Store(true)
+	s.feed.changed()
 	drain := s.snapshot.Load().cfg.Timeouts.Drain
 	s.log.Info("draining: no new requests", "running", s.attempts.count(), "timeout", drain)
 	deadline := time.Now().Add(drain)
@@ -242,6 +255,7 @@ func (s *Server) Shutdown() (cut int) {
 	defer cancel()
 	_ = s.http.ShutdownWithContext(ctx)
 	s.background.Wait()
+	s.feed.close()
 	s.fleet.Close()
 	_ = s.limiter.Close(ctx)
 	s.pools.close()

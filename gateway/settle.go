@@ -31,8 +31,9 @@ func (a *attempt) Done(res relay.Result) {
 		r.record.status, r.record.code = errClientGone.Status, errClientGone.Code
 	default:
 		out = limits.OutcomeAborted // what was delivered stays charged
-		r.record.code, r.record.err = asError(res.Err).Code, res.Err.Error()
-		a.member.metrics.Failed(failReason(relay.Answer{}, res.Err))
+		e := asError(res.Err)
+		r.record.code, r.record.message, r.record.err = e.Code, e.Message, res.Err.Error()
+		a.member.fail(failReason(relay.Answer{}, res.Err))
 		if v := relay.Decide(relay.Facts{Err: res.Err, Started: true}); v.Health == relay.Failing {
 			a.member.engine.Failed()
 		}
@@ -118,7 +119,9 @@ func (r *request) settle() {
 	}
 	r.record.total = now.Sub(r.start)
 	r.count()
-	r.s.recent.add(r)
+	if r.route == nil || !r.route.whileDraining { // probes would push the others out
+		r.s.recent.add(r)
+	}
 	r.logLine()
 	if r.look != nil {
 		r.s.looks.Put(r.look)
@@ -150,6 +153,7 @@ func (r *request) count() {
 	if r.route == nil || !r.route.counted {
 		return
 	}
+	r.s.pulse.add(&r.record)
 	c := r.s.metrics.Client(model, key)
 	c.Done(r.record.status, r.record.code)
 	if r.record.prompt > 0 || r.record.completion > 0 {
