@@ -139,6 +139,10 @@ func (v *validator) knownModel(key, name string, known map[string]string) {
 		return
 	}
 	names := slices.Sorted(maps.Keys(known))
+	if len(names) == 0 {
+		v.fail(key, "unknown model %s: models has none", v.show(key, name))
+		return
+	}
 	if near, ok := nearest(name, names); ok {
 		v.fail(key, "unknown model %s: did you mean %s?", v.show(key, name), near)
 		return

@@ -38,6 +38,11 @@ slow_prefill, no_done; values: count, after, for, factor, retry_after.`,
 				}
 				o.Faults = append(o.Faults, f)
 			}
+			for _, name := range []string{"dp", "time-scale"} { // 0 would be taken as left out
+				if fl := cmd.Flags().Lookup(name); fl.Changed && fl.Value.String() == "0" {
+					return usagef(cmd, "--%s 0: expected a number above 0", name)
+				}
+			}
 			if err := o.Check(); err != nil {
 				return usagef(cmd, "%v", err)
 			}

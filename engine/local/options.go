@@ -93,6 +93,9 @@ func (o Options) withDefaults() (Options, sched.Profile, error) {
 	return o, p, nil
 }
 
+// maxDP bounds the ranks of one server: each has a cache and a goroutine of its own.
+const maxDP = 1024
+
 func (o *Options) check() error {
 	for _, v := range []struct {
 		name  string
@@ -104,6 +107,9 @@ func (o *Options) check() error {
 		if !(v.value > 0) {
 			return fmt.Errorf("%s %v: expected a number above 0", v.name, v.value)
 		}
+	}
+	if o.DP > maxDP {
+		return fmt.Errorf("dp %d: expected %d at most", o.DP, maxDP)
 	}
 	if o.MaxQueued < 0 {
 		return fmt.Errorf("max-queued %d: expected 0 (no limit) or more", o.MaxQueued)
