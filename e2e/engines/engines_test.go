@@ -367,7 +367,7 @@ func TestEnginesVLLMRanks(t *testing.T) {
 	})
 }
 
-// TestEnginesSGLangRanks is the same for SGLang.
+// TestEnginesSGLangRanks is the same for SGLang, and runs its load generator.
 func TestEnginesSGLangRanks(t *testing.T) {
 	only(t)
 	venv := os.Getenv("SGLANG")
@@ -375,14 +375,32 @@ func TestEnginesSGLangRanks(t *testing.T) {
 		t.Skip("SGLANG does not name a virtual environment with SGLang (e2e/engines/setup/setup-sglang.sh makes one): skipped")
 	}
 	t.Setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
-	e := start(t, "serve-sglang.sh", venv, model(t, venv), "--dp-size", "2")
+	dir := model(t, venv)
+	e := start(t, "serve-sglang.sh", venv, dir, "--dp-size", "2")
 	e.ready(t)
-	ranks(t, e, func(rank int) float64 {
-		return e.metric(t, "sglang:prompt_tokens_total", fmt.Sprintf(`dp_rank="%d"`, rank))
+	gateway := ranks(t, e, func(rank int) float64 {
+		return e.metric(t, "sglang:realtime_tokens_total", fmt.Sprintf(`dp_rank="%d"`, rank), `mode="prefill_`)
 	})
+	t.Run("sglang.bench_serving", func(t *testing.T) { sglangBench(t, gateway, venv, dir) })
 }
 
-func ranks(t *testing.T, e *engine, tokens func(rank int) float64) {
+// sglangBench runs SGLang's own load generator through the gateway, with each
+// of the three routes that it knows.
+func sglangBench(t *testing.T, gateway *harness.Process, venv, dir string) {
+	t.Setenv("PYTHONPATH", script("sglshim"))
+	t.Setenv("SGLANG_USE_CPU_ENGINE", "0")
+	for _, backend := range []string{"sglang-oai-chat", "sglang-oai", "sglang"} {
+		out := run(t, 3*time.Minute, filepath.Join(venv, "bin", "python"), "-m", "sglang.bench_serving", "--backend", backend,
+			"--base-url", gateway.URL, "--model", modelName, "--tokenizer", dir, "--dataset-name", "random-ids", "--random-input-len", "128",
+			"--random-output-len", "16", "--num-prompts", "10", "--request-rate", "10", "--max-concurrency", "4",
+			"--output-file", filepath.Join(t.TempDir(), "bench.jsonl"))
+		if !regexp.MustCompile(`Successful requests:\s+10\b`).MatchString(out) {
+			t.Errorf("%s: not 10 successful requests:\n%s", backend, out)
+		}
+	}
+}
+
+func ranks(t *testing.T, e *engine, tokens func(rank int) float64) *harness.Process {
 	gateway := serve(t, e)
 	if all := replicas(t, gateway); len(all) != 2 || all[0].Rank == nil || all[1].Rank == nil {
 		t.Fatalf("found %+v, want two replicas with ranks", all)
@@ -396,4 +414,5 @@ func ranks(t *testing.T, e *engine, tokens func(rank int) float64) {
 			t.Errorf("%s: tokens of one conversation by rank: %v, want all on one", about, grew)
 		}
 	}
+	return gateway
 }
