@@ -57,7 +57,7 @@ func (r *request) newAttempt(m *member, lease *router.Lease, done func(engine.Ou
 	r.tried++
 	a := &attempt{r: r, member: m, lease: lease, breaker: done, streamed: r.look.view.Stream, path: r.pathFor(m.engine)}
 	a.addr = m.engine.Address(a.path)
-	a.engine = m.engine.Begin(a.addr.Ok)
+	a.engine = m.engine.Begin(a.addr.Ok && !r.saysRank())
 	a.call.ID = newID()
 	a.call.Start = r.start
 	a.call.Timeouts = r.timeouts()
@@ -105,7 +105,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	s.attempts.sent(a)
 	facts := a.facts(ans, err)
 	v := relay.Decide(facts)
-	if v.Pass && ans.Complete && a.member.engine.RefusedRank(ans.Status, r.response.Body()) {
+	if v.Pass && ans.Complete && !r.saysRank() && a.member.engine.RefusedRank(ans.Status, r.response.Body()) {
 		// The rank was the gateway's mistake, not the client's.
 		v = relay.Verdict{Status: fasthttp.StatusBadGateway, Code: "upstream_error", Retry: facts.Others && facts.Attempt < facts.MaxAttempts}
 	}
@@ -211,10 +211,16 @@ func (a *attempt) request() *relay.Request {
 	return q
 }
 
+// saysRank says that the client directs its request to a data-parallel rank
+// itself. The engine's refusal of it is then the client's, and where the
+// request runs says nothing about the ranks that the gateway sends.
+func (r *request) saysRank() bool {
+	return r.steers && (r.rankHeader || r.look.view.Has("routed_dp_rank") || r.look.view.Has("data_parallel_rank"))
+}
+
 // tellRank adds the data-parallel rank, unless the client may and does say one itself.
 func (a *attempt) tellRank(q *relay.Request, e *body.Edits) {
-	r := a.r
-	if r.steers && (r.rankHeader || r.look.view.Has("routed_dp_rank") || r.look.view.Has("data_parallel_rank")) {
+	if a.r.saysRank() {
 		return
 	}
 	if a.addr.HeaderName != "" {

@@ -194,8 +194,7 @@ func (r *request) findModel() error {
 		return err
 	}
 	r.target = tg
-	name := tg.pool.name
-	if !r.client.allows(name) && !r.client.allows(r.asked) {
+	if !r.client.mayUse(tg, r.asked) {
 		return notAllowed(r.client, r.asked)
 	}
 	return nil

@@ -67,7 +67,7 @@ func (s *Server) oneModel(r *request) {
 		r.fail(modelNotFound(id, t))
 		return
 	}
-	if !r.client.allows(tg.pool.name) && !r.client.allows(id) {
+	if !r.client.mayUse(tg, id) {
 		r.fail(notAllowed(r.client, id))
 		return
 	}

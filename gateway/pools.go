@@ -44,7 +44,9 @@ type member struct {
 // target is what a model name that a client sends stands for.
 type target struct {
 	pool *pool
-	lora string // the adapter's name; empty: the model itself
+	lora string // the name of an adapter, or of a further model of the same engines; empty: the model itself
+	// apart: a further model, which a key may use only if it may use that name.
+	apart bool
 }
 
 // table is every name that clients may use, as of one moment.
@@ -312,7 +314,7 @@ func (p *pools) rebuild() {
 	t := &table{names: map[string]target{}}
 	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
 		pl := p.byName[name]
-		t.add(pl)
+		t.add(pl, p.byName, p.namedNowhere(name))
 		for _, alias := range p.aliases(pl) {
 			if _, taken := t.names[alias]; !taken {
 				t.names[alias] = target{pool: pl}
@@ -333,29 +335,44 @@ func (p *pools) refresh() {
 // the first model that its engines serve.
 func (p *pools) aliases(pl *pool) []string { return pl.config.Load().Aliases }
 
-// add lists a pool's model and the adapters that its engines serve.
-func (t *table) add(pl *pool) {
+// add lists a pool's model, and what else its engines serve: adapters and, for
+// a model that the configuration does not name, further models. Such a one has
+// the pool's replicas and queue but prefixes of its own, unless it is only
+// another name: its root is then the same.
+func (t *table) add(pl *pool, pools map[string]*pool, unnamed bool) {
 	e := modelEntry{id: pl.name, created: pl.created}
-	adapters := map[string]engine.ModelInfo{}
+	further := map[string]engine.ModelInfo{}
 	for _, m := range *pl.members.Load() {
 		e.maxModelLen = max(e.maxModelLen, m.engine.MaxModelLen())
 		for _, s := range m.engine.Served() {
-			if s.Parent != "" {
-				adapters[s.ID] = s
-			} else if e.root == "" && s.ID == pl.name {
+			switch {
+			case s.Parent != "", unnamed && s.ID != pl.name:
+				further[s.ID] = s
+			case e.root == "" && s.ID == pl.name:
 				e.root = s.Root
 			}
 		}
 	}
 	t.names[pl.name] = target{pool: pl}
 	t.list = append(t.list, e)
-	for _, id := range slices.Sorted(maps.Keys(adapters)) {
-		if _, taken := t.names[id]; taken {
+	for _, id := range slices.Sorted(maps.Keys(further)) {
+		_, taken := t.names[id]
+		if _, pooled := pools[id]; taken || pooled {
 			continue
 		}
-		a := adapters[id]
-		t.names[id] = target{pool: pl, lora: id}
-		t.list = append(t.list, modelEntry{id: id, root: a.Root, parent: pl.name, maxModelLen: a.MaxModelLen, created: pl.created})
+		f := further[id]
+		entry := modelEntry{id: id, root: f.Root, maxModelLen: f.MaxModelLen, created: pl.created}
+		tg := target{pool: pl, lora: id}
+		switch {
+		case f.Parent != "":
+			entry.parent = pl.name
+		case e.root != "" && f.Root == e.root:
+			tg.lora = ""
+		default:
+			tg.apart = true
+		}
+		t.names[id] = tg
+		t.list = append(t.list, entry)
 	}
 }
 

@@ -117,7 +117,12 @@ func presentedKey(ctx *fasthttp.RequestCtx) []byte {
 	return trimSpace(ctx.Request.Header.Peek("X-Api-Key"))
 }
 
-// allows reports whether the client may use the model of that name.
+// mayUse reports whether the client may use what a name that it asked for stands for.
+func (c *client) mayUse(tg target, asked string) bool {
+	return c.allows(asked) || !tg.apart && c.allows(tg.pool.name)
+}
+
+// allows reports whether the client's key names the model, or none.
 func (c *client) allows(model string) bool {
 	if c.models == nil {
 		return true
