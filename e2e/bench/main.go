@@ -33,6 +33,7 @@ type options struct {
 	cases    string
 	targets  string
 	penstock string // NAME=BINARY,…: builds to compare; the first is also what "bare" runs
+	extra    string // further lines of penstock's configuration
 	peers    string // folder of the routers' virtual environments
 	out      string
 	profiles string
@@ -48,6 +49,7 @@ func main() {
 	flag.StringVar(&o.cases, "cases", "", "some of the cases, separated by commas (default: all)")
 	flag.StringVar(&o.targets, "targets", "direct,nginx,haproxy,penstock,bare", "what is compared, separated by commas")
 	flag.StringVar(&o.penstock, "penstock", "", "`BINARY` of penstock, or NAME=BINARY,… to compare builds")
+	flag.StringVar(&o.extra, "extra", "", "further `YAML` of penstock's configuration")
 	flag.StringVar(&o.peers, "peers", "", "folder with the virtual environments of other routers")
 	flag.StringVar(&o.out, "out", "", "file for all measurements, as JSON")
 	flag.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles of penstock, one a case")

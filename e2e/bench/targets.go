@@ -99,6 +99,7 @@ func (l *lab) penstock(build [2]string, name string, full bool) (*target, error)
 	} else {
 		b.WriteString("log: {format: json, access: false}\n")
 	}
+	fmt.Fprintln(&b, l.o.extra)
 	path := l.path(name + ".yaml")
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		return nil, err

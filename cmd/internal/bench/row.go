@@ -56,6 +56,8 @@ type refusal struct {
 	Told    int     `json:"with_retry_after,omitempty"`
 	WaitMed float64 `json:"retry_after_med,omitempty"` // s
 	WaitMax float64 `json:"retry_after_max,omitempty"`
+	TookMed float64 `json:"took_med,omitempty"` // until the error came, s
+	TookMax float64 `json:"took_max,omitempty"`
 }
 
 // rowOf sums up one run.
@@ -110,7 +112,7 @@ func (row *Row) times(good []*sample) {
 func (row *Row) blame(samples []*sample) {
 	type key struct{ kind, code string }
 	found := map[key]*refusal{}
-	waits := map[key][]float64{}
+	waits, took := map[key][]float64{}, map[key][]float64{}
 	for _, s := range samples {
 		if s.hung {
 			row.Hung++
@@ -127,6 +129,7 @@ func (row *Row) blame(samples []*sample) {
 			found[k] = &refusal{Kind: s.kind, Code: s.code, Message: s.message}
 		}
 		found[k].Count++
+		took[k] = append(took[k], s.latency.Seconds())
 		if s.retryAfter > 0 {
 			waits[k] = append(waits[k], s.retryAfter.Seconds())
 		}
@@ -134,6 +137,8 @@ func (row *Row) blame(samples []*sample) {
 	for k, r := range found {
 		w := spreadOf(waits[k])
 		r.Told, r.WaitMed, r.WaitMax = len(w), round(w.median(), 3), round(w.at(1), 3)
+		t := spreadOf(took[k])
+		r.TookMed, r.TookMax = round(t.median(), 3), round(t.at(1), 3)
 		row.Refusals = append(row.Refusals, *r)
 	}
 	slices.SortFunc(row.Refusals, func(a, b refusal) int {
@@ -184,6 +189,7 @@ func addRefusals(all, more []refusal) []refusal {
 		all[i].Told += r.Told
 		all[i].WaitMax = max(all[i].WaitMax, r.WaitMax)
 		all[i].WaitMed = max(all[i].WaitMed, r.WaitMed)
+		all[i].TookMed, all[i].TookMax = max(all[i].TookMed, r.TookMed), max(all[i].TookMax, r.TookMax)
 	}
 	return all
 }

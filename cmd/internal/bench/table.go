@@ -91,6 +91,7 @@ func (r refusal) String() string {
 	if r.Code != "" {
 		s += " " + r.Code
 	}
+	s += fmt.Sprintf(" after %s s in the median, %s at most", figure(r.TookMed), figure(r.TookMax))
 	switch {
 	case r.Told > 0 && r.Told < r.Count:
 		s += fmt.Sprintf(", Retry-After %s s in the median, %s at most, none on %d", figure(r.WaitMed), figure(r.WaitMax), r.Count-r.Told)
