@@ -158,8 +158,11 @@ func lately(o *statusObject, is func(trouble) bool) bool {
 }
 
 func all(n int) string {
-	if n == 1 {
+	switch n {
+	case 1:
 		return "The one replica takes requests"
+	case 2:
+		return "Both replicas take requests"
 	}
 	return fmt.Sprintf("All %d replicas take requests", n)
 }

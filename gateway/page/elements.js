@@ -70,7 +70,7 @@ export function part(n, whole, form = whole >= 100000 ? (v) => short.format(v) :
 }
 
 export function rate(n) {
-  if (n === 0) return "0";
+  if (Number.isInteger(n)) return number(n);
   if (n < 10) return n < 0.1 ? "<0.1" : n.toFixed(1);
   return number(n);
 }

@@ -308,6 +308,7 @@ function ask({ title, text, button, path, done }) {
       } else if (r.status === 401) {
         adminKey = "";
         $("ask-key").hidden = false;
+        $("key").value = "";
         fail("That is not the admin key.");
         $("key").focus();
       } else {
