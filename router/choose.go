@@ -162,7 +162,7 @@ func (p *Pool) candidates(c *Choice) {
 		usable++
 		waiting += k.Waiting - k.followers
 		streams += k.Streams
-		if p.o.Eager || p.room(q, k) {
+		if p.o.Eager || p.room(c.Now, q, k) {
 			c.Candidates = append(c.Candidates, *k)
 		} else if q.MayWait {
 			k.untilRoom = r.untilRoom(c.Now, k.lack)
@@ -180,10 +180,12 @@ func (p *Pool) figures(c *Choice, k *Candidate) {
 		k.look(q.Key.Hashes, k.Matched)
 	}
 	k.Rate = r.prefillRate()
-	k.Queued = r.backlog(c.Now) + r.foreign(c.Now) + r.remote.queued(c.Now)
-	k.Waiting = r.waiting + r.remote.waiting(c.Now)
-	k.Streams = r.streams + r.remote.streams(c.Now)
-	k.InFlight = r.inFlight + r.remote.inFlight(c.Now)
+	others := r.remote.sum(c.Now)
+	k.Queued = r.backlog(c.Now) + r.foreignTokens(c.Now) + others.queued
+	k.Waiting = r.waiting + others.waiting
+	k.Streams = r.streams + others.streams
+	k.InFlight = r.inFlight + others.inFlight
+	k.otherKV = others.kv
 	k.Input, k.KVTokens, k.followers = r.input, r.capacity.KVTokens, r.followers
 	k.Uncached = q.uncached(k.Matched, p.o.BlockTokens)
 	if k.Ready < k.Matched {
@@ -194,9 +196,9 @@ func (p *Pool) figures(c *Choice, k *Candidate) {
 // room says whether the request fits on the replica now: within the running
 // limit, its KV beside that of what is in flight. A request larger than the
 // whole cache goes alone.
-func (p *Pool) room(q *Request, k *Candidate) bool {
+func (p *Pool) room(now time.Time, q *Request, k *Candidate) bool {
 	r := k.Replica
-	if k.InFlight+r.strangers() >= r.maxRunning+p.o.RunningAllowance {
+	if k.InFlight+r.strangers(now) >= r.maxRunning+p.o.RunningAllowance {
 		return false
 	}
 	if q.Lane == Score {
@@ -205,7 +207,7 @@ func (p *Pool) room(q *Request, k *Candidate) bool {
 	if r.capacity.KVTokens <= 0 || k.InFlight == 0 {
 		return true
 	}
-	inUse := r.kvInFlight() + r.remote.kv()
+	inUse := r.kvInFlight() + k.otherKV
 	k.lack = inUse + max(1, q.Tokens) - r.capacity.KVTokens
 	if k.lack <= 0 {
 		return true
@@ -264,6 +266,7 @@ func (p *Pool) reserve(c *Choice, k *Candidate) *Lease {
 	r.queued += l.own
 	r.waiting++
 	r.inFlight++
+	r.peak = max(r.peak, r.inFlight)
 	r.total++
 	r.input += l.tokens
 	r.loose += l.loose

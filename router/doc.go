@@ -10,10 +10,13 @@
 //   - pool.go: the replicas of one model, their capacity and their reservations
 //   - choose.go: match, price, select and reserve in one atomic step
 //   - lease.go: what a reservation gives back: first token, end, predicted release
+//   - wait.go: when it is cheaper to wait
 //   - rates.go: prefill rates and ratios learned from traffic
+//   - correct.go: predicted hits against reported ones
 //   - policy.go and one file for each policy: prefix, least_load, round_robin, random_two, session
 //   - lanes.go: embeddings and scoring, which stay out of the index
 //   - load.go: what engines report about themselves
+//   - settings.go: what a reload changes
 //   - share.go: placements and loads shared between gateways
 //
 // Everything exported may be called from any goroutine, except a KeyBuilder,

@@ -136,8 +136,13 @@ func (x *index) insert(hashes []uint64, matched int) int32 {
 	if matched > 0 {
 		last = x.find(hashes[matched-1])
 	}
+	return x.extend(last, hashes[matched:])
+}
+
+// extend adds new blocks behind the one in slot last and pins all of them.
+func (x *index) extend(last int32, hashes []uint64) int32 {
 	x.pin(last)
-	for _, h := range hashes[matched:] {
+	for _, h := range hashes {
 		x.trim(x.capacity-1, 2)
 		if x.count >= 2*x.capacity {
 			break // nearly all of it in flight: memory is bounded all the same
@@ -183,12 +188,41 @@ func (x *index) unpin(s int32) {
 	x.version.Add(1)
 }
 
-// markReady says that the prefill of the block in slot s, and so of all before it, is over.
-func (x *index) markReady(s int32) {
+// markReady says that the prefill of the block in slot s, and so of all before
+// it, is over. It appends the hashes of those of which that was not known to
+// buf, the last first, and returns the hash of the block before them, 0 for none.
+func (x *index) markReady(s int32, buf []uint64) (fresh []uint64, parent uint64) {
 	for ; s != none && !x.entries[s].ready; s = x.entries[s].parent {
 		x.entries[s].ready = true
+		buf = append(buf, x.entries[s].hash)
 	}
 	x.version.Add(1)
+	if s != none {
+		parent = x.entries[s].hash
+	}
+	return buf, parent
+}
+
+// attach adds blocks behind a parent (0: at the beginning) as another gateway
+// has placed them: ready, unpinned, the most recent. Without the parent they
+// could not be found, and are left out.
+func (x *index) attach(parent uint64, hashes []uint64) {
+	last := none
+	if parent != 0 {
+		if last = x.find(parent); last == none {
+			return
+		}
+	}
+	for len(hashes) > 0 {
+		s := x.find(hashes[0])
+		if s == none {
+			break
+		}
+		last, hashes = s, hashes[1:]
+	}
+	s := x.extend(last, hashes)
+	x.markReady(s, nil)
+	x.unpin(s)
 }
 
 // forget drops the block in slot s and those before it as far as they were

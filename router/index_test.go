@@ -65,7 +65,7 @@ func TestIndexKeepsPrefixesWhole(t *testing.T) {
 			i := rnd.IntN(len(pins))
 			ok := rnd.IntN(4) > 0
 			if ok {
-				x.markReady(pins[i].slot)
+				x.markReady(pins[i].slot, nil)
 			}
 			x.unpin(pins[i].slot)
 			if !ok {

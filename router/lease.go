@@ -125,7 +125,7 @@ func (p *Pool) account(l *Lease, u Usage) {
 		p.output.add(float64(u.OutputTokens), 1)
 	}
 	if u.CachedTokens >= 0 && u.PromptTokens > 0 {
-		l.replica.hits.add(l.decision.Matched, u.CachedTokens, u.PromptTokens)
+		l.replica.correct(l.decision.Matched, u.CachedTokens, u.PromptTokens)
 	}
 }
 
@@ -133,10 +133,22 @@ func (p *Pool) account(l *Lease, u Usage) {
 func (l *Lease) ready() {
 	x := l.replica.index
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	if l.slot != none && l.generation == x.generation {
-		x.markReady(l.slot)
+		l.markReady()
 	}
-	x.mu.Unlock()
+}
+
+// markReady does it and tells the other gateways. Under index.mu.
+func (l *Lease) markReady() {
+	out := &l.replica.pool.outbox
+	if !out.on.Load() {
+		l.replica.index.markReady(l.slot, nil)
+		return
+	}
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	out.placed(l.replica, l.slot)
 }
 
 // release unpins the request's blocks, and forgets those that a failed request
@@ -145,8 +157,8 @@ func (l *Lease) release(computed bool) {
 	x := l.replica.index
 	x.mu.Lock()
 	if l.slot != none && l.generation == x.generation {
-		if computed {
-			x.markReady(l.slot)
+		if computed && !x.entries[l.slot].ready {
+			l.markReady()
 		}
 		x.unpin(l.slot)
 		if !computed {
@@ -159,9 +171,14 @@ func (l *Lease) release(computed bool) {
 
 // predict schedules the release of the reservation of an unstreamed answer. Under pool.mu.
 func (p *Pool) predict(l *Lease) {
-	seconds := releaseMargin * float64(l.ahead+l.own) / l.replica.prefillRate()
-	l.dueAt = l.sent.Add(releaseSlack + time.Duration(seconds*float64(time.Second)))
+	l.dueAt = l.sent.Add(p.prefillTime(l.replica, l.ahead+l.own))
 	heap.Push(&p.due, l)
+}
+
+// prefillTime is how long a replica takes to prefill, at most as a rule. Under pool.mu.
+func (p *Pool) prefillTime(r *Replica, tokens int) time.Duration {
+	seconds := releaseMargin * float64(tokens) / r.prefillRate()
+	return releaseSlack + time.Duration(seconds*float64(time.Second))
 }
 
 // tick releases what is due. Under pool.mu.

@@ -67,6 +67,7 @@ type Candidate struct {
 	version   uint64  // of the index at the match
 	pinned    int     // leading blocks of the prompt that are pinned there
 	followers int     // requests that wait for a prefix computed there
+	otherKV   int     // KV tokens of other gateways' requests in flight
 	lack      int     // KV tokens that it lacks for the request
 	untilRoom float64 // seconds, where it has none
 	usable    bool

@@ -93,14 +93,16 @@ type Pool struct {
 
 	scratch sync.Pool // *Choice
 
-	mu     sync.Mutex // guards what follows, and the reservations of all replicas
-	held   int        // requests in the gateway's queue
-	due    dueHeap    // reservations of unstreamed answers, by predicted first token
-	rates  fleetRate
-	ratio  ratio // bytes of key for each token, learned
-	output ratio // output tokens for each request, learned
-	rnd    *rand.Rand
-	outbox outbox
+	mu      sync.Mutex // guards what follows, and the reservations of all replicas
+	held    int        // requests in the gateway's queue
+	now     time.Time  // of the last choice
+	due     dueHeap    // reservations of unstreamed answers, by predicted first token
+	rates   rate       // the fleet's
+	reports reports    // what engines report of theirs
+	ratio   ratio      // bytes of key for each token, learned
+	output  ratio      // output tokens for each request, learned
+	rnd     *rand.Rand
+	outbox  outbox
 }
 
 // NewPool makes an empty pool. An unknown policy name means prefix; the
@@ -113,7 +115,7 @@ func NewPool(o Options) *Pool {
 	}
 	p.scratch.New = func() any { return new(Choice) }
 	p.list.Store(new([]*Replica))
-	p.rates = newFleetRate()
+	p.rates = rate{work: startRate * priorTime, time: priorTime}
 	p.ratio = ratio{num: bytesPerToken * 16384, den: 16384, decay: 0.999}
 	p.output = ratio{num: 256 * 8, den: 8, decay: 0.998}
 	return p
@@ -149,7 +151,8 @@ type Replica struct {
 	remote     remote  // what other gateways have in flight here
 	hits       hits    // predicted and reported cached tokens
 	total      uint64  // requests ever bound here
-	blockRoom  float64 // correction of the index's capacity, around 1
+	blockRoom  float64 // correction of the index's capacity by reported hits, at most 1
+	lost       int     // predicted hits in a row of which nothing was found
 	gone       bool
 }
 
@@ -175,6 +178,10 @@ func (p *Pool) Remove(r *Replica) {
 	}
 	p.list.Store(&list)
 	r.gone = true
+	if r.engine.rate > 0 {
+		p.reports.sum -= r.engine.rate
+		p.reports.n--
+	}
 }
 
 // Replicas are the pool's, in the order of their addition. Not to be changed.
@@ -228,11 +235,15 @@ func (r *Replica) setCapacity(c Capacity) {
 // sizeIndex sets the index's capacity from the KV capacity, the learned ratio
 // of bytes to tokens and the correction that reported hits suggest.
 func (r *Replica) sizeIndex() {
-	tokens := float64(cmp.Or(r.capacity.KVTokens, defaultKVTokens))
-	blocks := int(tokens * r.pool.o.IndexFactor * r.blockRoom / r.pool.tokensPerBlock())
+	blocks := r.indexBlocks()
 	r.index.mu.Lock()
 	r.index.setCapacity(blocks)
 	r.index.mu.Unlock()
+}
+
+func (r *Replica) indexBlocks() int {
+	tokens := float64(cmp.Or(r.capacity.KVTokens, defaultKVTokens))
+	return int(tokens * r.pool.o.IndexFactor * r.blockRoom / r.pool.tokensPerBlock())
 }
 
 // Flush forgets what the replica holds: its engine was restarted or flushed.

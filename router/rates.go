@@ -19,12 +19,12 @@ const (
 // rate is work over time as a ratio of decayed sums, in tokens and seconds.
 type rate struct{ work, time float64 }
 
-// fleetRate is the same over all replicas.
-type fleetRate struct{ work, time float64 }
+func (r *rate) value() float64 { return r.work / r.time }
 
-func newFleetRate() fleetRate { return fleetRate{work: startRate * priorTime, time: priorTime} }
-
-func (f *fleetRate) value() float64 { return f.work / f.time }
+func (r *rate) add(decay, work, time float64) {
+	r.work = r.work*decay + work
+	r.time = r.time*decay + time
+}
 
 // learn takes one observed prefill: work tokens, those queued before it
 // included, in the time from binding to the first token. Under pool.mu.
@@ -32,19 +32,19 @@ func (r *Replica) learn(work int, took time.Duration) {
 	if took <= 0 || work <= 0 {
 		return
 	}
-	w, t := float64(work), took.Seconds()
-	r.rate.work = r.rate.work*ownDecay + w
-	r.rate.time = r.rate.time*ownDecay + t
-	f := &r.pool.rates
-	f.work = f.work*fleetDecay + w
-	f.time = f.time*fleetDecay + t
+	r.rate.add(ownDecay, float64(work), took.Seconds())
+	r.pool.rates.add(fleetDecay, float64(work), took.Seconds())
 }
 
 // prefillRate is the replica's rate in tokens per second: the fleet's unless
-// its own, shrunk to the fleet's, is off by a factor of two. Under pool.mu.
+// its own is off by a factor of two, by what the engines report where they do,
+// else by its own traffic, shrunk to the fleet's. Under pool.mu.
 func (r *Replica) prefillRate() float64 {
 	fleet := r.pool.rates.value()
 	own := (r.rate.work + priorTime*fleet) / (r.rate.time + priorTime)
+	if mean := r.pool.reports.mean(); r.engine.rate > 0 && mean > 0 {
+		own = fleet * r.engine.rate / mean
+	}
 	if own > fleet/offBy && own < fleet*offBy {
 		return fleet
 	}

@@ -49,6 +49,9 @@ output_length and hash_ids (Mooncake's form), or conversations. Without one,
 	f.Float64Var(&o.Fleet.Speed, "speed", 1, "how many times faster than the trace's timestamps requests arrive")
 	f.StringVar(&slow, "slow", "", "slower replicas, as in 1x3: replica 1 is three times slower")
 	f.Float64Var(&o.Fleet.Unstreamed, "unstreamed", 0, "share of requests whose answers are not streamed")
+	f.IntVar(&o.Fleet.Gateways, "gateways", 1, "gateways that share the replicas, requests coming to them in turn")
+	f.Float64Var(&o.Fleet.ShareEvery, "share-ms", 100, "time between two exchanges of placements among gateways (below 0: they know nothing of each other)")
+	f.BoolVar(&o.Fleet.NoWait, "no-wait", false, "bind at once whenever a replica has room, also where waiting is cheaper")
 	f.BoolVar(&o.Fleet.NoCached, "no-cached-report", false, "replicas do not report cached tokens")
 	f.Float64Var(&o.Fleet.Credit, "waiting-credit", 0.085, "credit for waiting in the gateway's queue, as a share of the prefill rate")
 	return cmd

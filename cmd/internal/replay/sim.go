@@ -21,6 +21,10 @@ type Fleet struct {
 	NoWait     bool            // bind at once whenever some replica has room
 	// Credit is the gateway's waiting credit, a share of the prefill rate. Default 0.085.
 	Credit float64
+	// Gateways share the replicas; each request comes to the next one. Default 1.
+	Gateways int
+	// ShareEvery is the time between two exchanges of placements among them, in ms. Default 100; below 0: none.
+	ShareEvery float64
 	// Latency between an event on an engine and the gateway's knowledge of it, in ms. Default 1.
 	Latency float64
 	// Router is passed on to the pool.
@@ -32,6 +36,7 @@ type request struct {
 	row   *Row
 	query router.Request
 	lease *router.Lease
+	gate  *gate
 	at    float64 // ms of arrival
 	first float64
 	hit   int // tokens, by the engine
@@ -51,15 +56,21 @@ type note struct {
 type sim struct {
 	fleet   Fleet
 	trace   *Trace
-	pool    *router.Pool
+	gates   []*gate
 	engines []*engine
-	numbers map[*router.Replica]int
 	steps   []pending // heap: ends of steps
 	notes   []note    // in order of time
-	queue   queue
-	binding *Row // offered to the router now
+	shareAt float64   // next exchange of placements
+	binding *Row      // offered to the router now
 	out     samples
 	regret  int
+}
+
+// gate is one gateway: its router and its queue.
+type gate struct {
+	pool    *router.Pool
+	numbers map[*router.Replica]int
+	queue   queue
 }
 
 // pending is an engine's step that ends at a time.
@@ -74,31 +85,54 @@ func Simulate(t *Trace, f Fleet, policy string, seed uint64) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	s.run(seed)
+	s.run()
+	if n := len(t.Rows) - len(s.out.ttft); n > 0 {
+		return Result{}, fmt.Errorf("policy %s: %d requests were never answered", policy, n)
+	}
 	return s.result(policy), nil
 }
 
 func newSim(t *Trace, f Fleet, policy string, seed uint64) (*sim, error) {
 	f.Speed, f.Credit, f.Latency = cmp.Or(f.Speed, 1), cmp.Or(f.Credit, 0.085), cmp.Or(f.Latency, 1)
-	o := f.Router
-	o.Seed, o.BlockTokens = seed, t.BlockTokens
-	s := &sim{fleet: f, trace: t, numbers: map[*router.Replica]int{}}
-	if err := setPolicy(&o, policy, t, f, func() *Row { return s.binding }); err != nil {
-		return nil, err
-	}
-	s.pool = router.NewPool(o)
+	f.Gateways, f.ShareEvery = max(1, f.Gateways), cmp.Or(f.ShareEvery, 100)
+	s := &sim{fleet: f, trace: t}
 	for i := range f.Replicas {
-		r := s.pool.Add(fmt.Sprintf("replica-%d", i), router.Capacity{KVTokens: f.KVTokens, MaxRunning: maxRunning}, nil)
-		s.numbers[r] = i
 		s.engines = append(s.engines, newEngine(t.Blocks, f.KVTokens/t.BlockTokens, t.BlockTokens, cmp.Or(f.Slow[i], 1)))
 	}
-	s.queue = newQueue(f.Credit)
+	for i := range f.Gateways {
+		g, err := s.newGate(policy, seed+1000*uint64(i))
+		if err != nil {
+			return nil, err
+		}
+		if f.Gateways > 1 && f.ShareEvery > 0 {
+			g.pool.Share(uint64(i + 1))
+		}
+		s.gates = append(s.gates, g)
+	}
+	s.shareAt = math.Inf(1)
+	if f.Gateways > 1 && f.ShareEvery > 0 {
+		s.shareAt = f.ShareEvery
+	}
 	return s, nil
 }
 
+func (s *sim) newGate(policy string, seed uint64) (*gate, error) {
+	o := s.fleet.Router
+	o.Seed, o.BlockTokens = seed, s.trace.BlockTokens
+	if err := setPolicy(&o, policy, s.trace, s.fleet, func() *Row { return s.binding }); err != nil {
+		return nil, err
+	}
+	g := &gate{pool: router.NewPool(o), numbers: map[*router.Replica]int{}, queue: newQueue(s.fleet.Credit)}
+	for i := range s.engines {
+		r := g.pool.Add(fmt.Sprintf("replica-%d", i), router.Capacity{KVTokens: s.fleet.KVTokens, MaxRunning: maxRunning}, nil)
+		g.numbers[r] = i
+	}
+	return g, nil
+}
+
 // run goes from event to event: arrivals, news that reach the gateway, ends of steps.
-func (s *sim) run(seed uint64) {
-	requests := s.requests(seed)
+func (s *sim) run() {
+	requests := s.requests()
 	for next := 0; ; {
 		arrival, news, step := math.Inf(1), math.Inf(1), math.Inf(1)
 		if next < len(requests) {
@@ -109,6 +143,9 @@ func (s *sim) run(seed uint64) {
 		}
 		if len(s.steps) > 0 {
 			step = s.steps[0].at
+		}
+		if t := min(arrival, news, step); t >= s.shareAt && !math.IsInf(t, 1) {
+			s.share(s.shareAt)
 		}
 		switch {
 		case arrival <= news && arrival <= step && next < len(requests):
@@ -125,7 +162,7 @@ func (s *sim) run(seed uint64) {
 }
 
 // requests prepares the rows. Whether one is streamed does not depend on the policy or its seed.
-func (s *sim) requests(uint64) []*request {
+func (s *sim) requests() []*request {
 	coin := rand.New(rand.NewPCG(99, 99))
 	hashes := make([]uint64, 0, 1<<16)
 	list, all := make([]*request, len(s.trace.Rows)), make([]request, len(s.trace.Rows))
@@ -139,7 +176,7 @@ func (s *sim) requests(uint64) []*request {
 			hashes = append(hashes, mix(0, uint64(b)))
 		}
 		r := &all[i]
-		*r = request{row: row, at: row.At / s.fleet.Speed, streamed: coin.Float64() >= s.fleet.Unstreamed}
+		*r = request{row: row, gate: s.gates[i%len(s.gates)], at: row.At / s.fleet.Speed, streamed: coin.Float64() >= s.fleet.Unstreamed}
 		r.query = router.Request{
 			Key:    router.Key{Hashes: hashes[from:len(hashes):len(hashes)], Bytes: 4 * row.Input},
 			Tokens: row.Input, Streamed: r.streamed, Session: sessionOf(row), MayWait: !s.fleet.NoWait,
@@ -159,41 +196,61 @@ func sessionOf(row *Row) string {
 }
 
 func (s *sim) arrive(r *request) {
-	if s.queue.order.Len() == 0 && s.bind(r, r.at) {
+	g := r.gate
+	if g.queue.order.Len() == 0 && s.bind(r, r.at) {
 		return
 	}
-	s.queue.add(clock(r.at), r, func() int { return s.pool.Work(&r.query) })
-	s.dispatch(r.at)
+	g.queue.add(clock(r.at), r, func() int { return g.pool.Work(&r.query) })
+	s.dispatch(g, r.at)
+}
+
+// share carries the placements of each gateway to the others.
+func (s *sim) share(now float64) {
+	s.shareAt = now + s.fleet.ShareEvery
+	for _, from := range s.gates {
+		batch := from.pool.Export(clock(now))
+		if batch == nil {
+			continue
+		}
+		for _, to := range s.gates {
+			if to != from {
+				to.pool.Import(clock(now), batch) // its own format: it cannot fail
+			}
+		}
+	}
+	for _, g := range s.gates {
+		s.dispatch(g, now)
+	}
 }
 
 // dispatch binds what fits.
-func (s *sim) dispatch(now float64) {
-	held := s.queue.order.Len()
+func (s *sim) dispatch(g *gate, now float64) {
+	held := g.queue.order.Len()
 	if held == 0 {
 		return
 	}
-	s.queue.order.SetRate(s.pool.PrefillRate())
-	s.queue.dispatch(clock(now), func(r *request) bool {
-		s.pool.SetHeld(held - 1)
+	g.queue.order.SetRate(g.pool.PrefillRate())
+	g.queue.dispatch(clock(now), func(r *request) bool {
+		g.pool.SetHeld(held - 1)
 		if !s.bind(r, now) {
 			return false
 		}
 		held--
 		return true
 	})
-	s.pool.SetHeld(held)
+	g.pool.SetHeld(held)
 }
 
 func (s *sim) bind(r *request, now float64) bool {
 	s.binding = r.row
-	l, err := s.pool.Choose(clock(now), &r.query)
+	l, err := r.gate.pool.Choose(clock(now), &r.query)
 	if err != nil {
 		return false
 	}
 	r.lease = l
 	d := l.Decision()
 	s.regret += d.Best - d.Matched
-	i := s.numbers[l.Replica()]
+	i := r.gate.numbers[l.Replica()]
 	e := s.engines[i]
 	e.served++
 	e.waiting = append(e.waiting, r)
@@ -232,7 +289,7 @@ func (s *sim) learn() {
 	s.notes = s.notes[1:]
 	if !n.done {
 		n.r.lease.First(clock(n.at))
-		s.dispatch(n.at)
+		s.dispatch(n.r.gate, n.at)
 		return
 	}
 	u := router.Usage{PromptTokens: n.r.row.Input, CachedTokens: n.r.hit, OutputTokens: n.r.row.Output, OK: true}
@@ -241,7 +298,7 @@ func (s *sim) learn() {
 	}
 	n.r.lease.Done(clock(n.at), u)
 	n.r.lease = nil
-	s.dispatch(n.at)
+	s.dispatch(n.r.gate, n.at)
 }
 
 // clock is a simulated time as the router takes it.
