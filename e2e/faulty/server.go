@@ -119,6 +119,13 @@ func (s *Server) Open() int {
 	return len(s.conns)
 }
 
+// Count is how many requests have been read so far.
+func (s *Server) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.requests)
+}
+
 // Requests is what has been read so far.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()

@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// sweepInterval is how often new watches are looked at. One is armed when it
-// has been there for a whole interval, so a request that is answered sooner
-// costs no system call, and a client that leaves is noticed from the second
-// sweep on: after two intervals at most, and at once from then on.
+// sweepInterval is how often new watches are armed. A request that is answered
+// between two sweeps costs no system call; a client that leaves is noticed at
+// the next one, and at once from then on.
 const sweepInterval = 5 * time.Millisecond
 
 // Watch notices that the client of one request has left. A client that has
@@ -48,8 +47,7 @@ type watcher struct {
 	platform platform
 
 	mu      sync.Mutex
-	young   []*Watch // came since the last sweep
-	old     []*Watch // came before it
+	fresh   []*Watch // came since the last sweep
 	running bool     // the sweeper is
 	closed  bool
 	done    sync.WaitGroup
@@ -120,23 +118,22 @@ func (s *watcher) add(w *Watch) {
 	if s.closed {
 		return
 	}
-	s.young = append(s.young, w)
+	s.fresh = append(s.fresh, w)
 	if !s.running {
 		s.running = true
 		s.done.Go(s.sweep)
 	}
 }
 
-// sweep arms what has been there for a whole interval, until nothing is left to arm.
+// sweep arms what has come since, until nothing more comes.
 func (s *watcher) sweep() {
 	t := time.NewTicker(s.interval)
 	defer t.Stop()
 	var due []*Watch
 	for range t.C {
 		s.mu.Lock()
-		due, s.old, s.young = s.old, s.young, due[:0]
-		idle := len(due) == 0 && len(s.old) == 0
-		if idle || s.closed {
+		due, s.fresh = s.fresh, due[:0]
+		if len(due) == 0 || s.closed {
 			s.running = false
 			s.mu.Unlock()
 			return
