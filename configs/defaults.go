@@ -111,7 +111,7 @@ func (r *Routing) setDefaults() {
 }
 
 func (s *Scoring) setDefaults() {
-	*s = Scoring{MaxInFlightTokens: 65536, MaxWait: 4 * time.Minute, SplitTokens: 2048}
+	*s = Scoring{MaxInFlightTokens: 16384, BesideChatTokens: 2048, MaxWait: 4 * time.Minute, SplitTokens: 2048}
 }
 
 func (c *CORS) setDefaults() { c.MaxAge = time.Hour }

@@ -358,8 +358,10 @@ type Routing struct {
 
 // Scoring is the lane of prompt log-probability requests.
 type Scoring struct {
-	// MaxInFlightTokens is how many may be on one replica at once. Default 65536; a single larger request is sent alone.
+	// MaxInFlightTokens is how many may be on one replica at once. Default 16384; a single larger request is sent alone.
 	MaxInFlightTokens int `yaml:"max_in_flight_tokens"`
+	// BesideChatTokens takes its place on a replica that has chat, or had some in the last 10 s: the next chat request waits for them. Default 2048; as large as max_in_flight_tokens: chat is given no precedence.
+	BesideChatTokens int `yaml:"beside_chat_tokens"`
 	// MaxWait is the time in the queue. Default 4m; below the 300 s of lm-eval.
 	MaxWait time.Duration `yaml:"max_wait"`
 	// SplitTokens is the least size of a part when a batch of prompts is split over replicas. Default 2048.

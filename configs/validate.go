@@ -212,6 +212,7 @@ func (v *validator) tuning() {
 	v.atLeast("routing.running_allowance", int64(r.RunningAllowance), 0)
 	s := &v.c.Scoring
 	v.positive("scoring.max_in_flight_tokens", int64(s.MaxInFlightTokens))
+	v.positive("scoring.beside_chat_tokens", int64(s.BesideChatTokens))
 	v.positiveTime("scoring.max_wait", s.MaxWait)
 	v.positive("scoring.split_tokens", int64(s.SplitTokens))
 }

@@ -198,7 +198,7 @@ func routerOptions(cfg *configs.Config, m *configs.Model) router.Options {
 	return router.Options{
 		Policy: m.Policy, BlockTokens: cfg.Routing.BlockTokens, IndexFactor: cfg.Routing.IndexFactor,
 		StreamWeight: cfg.Routing.StreamWeight, RunningAllowance: cfg.Routing.RunningAllowance,
-		ScoreTokens: cfg.Scoring.MaxInFlightTokens, Seed: uint64(time.Now().UnixNano()),
+		ScoreTokens: cfg.Scoring.MaxInFlightTokens, ScoreBeside: cfg.Scoring.BesideChatTokens, Seed: uint64(time.Now().UnixNano()),
 	}
 }
 

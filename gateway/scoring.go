@@ -82,7 +82,7 @@ func (r *request) split(job *scoring.Job) []*request {
 	if len(v.Prompts) == 0 {
 		tokens = func(int) int { return r.input }
 	}
-	parts := job.Split(tokens, scoring.SplitOptions{Parts: replicas, MinTokens: cfg.SplitTokens, MaxTokens: cfg.MaxInFlightTokens, MaxPrompts: most})
+	parts := job.Split(tokens, scoring.SplitOptions{Parts: replicas, MinTokens: cfg.SplitTokens, MaxTokens: pl.router.ScorePart(r.start), MaxPrompts: most})
 	legs := make([]*request, len(parts))
 	for i, p := range parts {
 		legs[i] = r.newLeg(job, p)

@@ -202,7 +202,7 @@ func (p *Pool) room(now time.Time, q *Request, k *Candidate) bool {
 		return false
 	}
 	if q.Lane == Score {
-		return p.scoreRoom(q, r)
+		return p.scoreRoom(now, q, r)
 	}
 	if r.capacity.KVTokens <= 0 || k.InFlight == 0 {
 		return true
@@ -270,6 +270,7 @@ func (p *Pool) reserve(c *Choice, k *Candidate) *Lease {
 	r.total++
 	r.input += l.tokens
 	r.loose += l.loose
+	r.lane.bound(l, c.Now)
 	if l.lane == Score {
 		r.scoring += l.tokens
 	} else if !l.streamed {

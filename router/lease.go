@@ -86,6 +86,7 @@ func (l *Lease) Done(now time.Time, u Usage) {
 	r.inFlight--
 	r.input -= l.tokens
 	r.loose -= l.loose
+	r.lane.ended(l, now)
 	if l.lane == Score {
 		r.scoring -= l.tokens
 	}
@@ -104,6 +105,7 @@ func (p *Pool) prefillOver(l *Lease, now time.Time) bool {
 	r.queued -= l.own
 	r.waiting--
 	r.streams++
+	r.lane.computed(l)
 	r.started = now
 	r.round++
 	r.followers = 0

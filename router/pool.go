@@ -19,7 +19,8 @@ const (
 	defaultStepTime     = 16 * time.Millisecond
 	defaultWaitMost     = 5 * time.Second
 	defaultFollowers    = 10
-	defaultScoreTokens  = 65536
+	defaultScoreTokens  = 16384
+	defaultScoreBeside  = 2048
 	// defaultMaxRunning is a replica's running limit until it is told or learned.
 	defaultMaxRunning = 256
 	// defaultKVTokens sizes the index of a replica that does not tell its KV
@@ -47,8 +48,10 @@ type Options struct {
 	Followers int
 	// RunningAllowance may be bound beyond a replica's running limit. Default 0.
 	RunningAllowance int
-	// ScoreTokens bounds the scoring tokens in flight on one replica; a single larger request goes alone. Default 65536.
+	// ScoreTokens bounds the scoring tokens in flight on one replica; a single larger request goes alone. Default 16384.
 	ScoreTokens int
+	// ScoreBeside takes its place on a replica with chat, or that had some of late. Default 2048; ScoreTokens and more: chat is given no precedence.
+	ScoreBeside int
 	// Seed makes the random choices reproducible.
 	Seed uint64
 	// Custom replaces Policy: the replay tool's baselines.
@@ -67,6 +70,7 @@ func (o Options) withDefaults() Options {
 	o.WaitMost = max(0, cmp.Or(o.WaitMost, defaultWaitMost))
 	o.Followers = max(1, cmp.Or(o.Followers, defaultFollowers))
 	o.ScoreTokens = cmp.Or(o.ScoreTokens, defaultScoreTokens)
+	o.ScoreBeside = cmp.Or(o.ScoreBeside, defaultScoreBeside)
 	return o
 }
 
@@ -140,6 +144,7 @@ type Replica struct {
 	loose      int       // KV tokens in flight that no block of the index stands for
 	input      int       // Σ prompt tokens in flight, shared or not
 	scoring    int       // prompt tokens of scoring requests in flight
+	lane       lane      // what of it is scoring
 	order      []*Lease  // bound and not prefilled, in the order of their binding
 	started    time.Time // when the first of them began, as far as seen
 	round      uint64    // counts prefills

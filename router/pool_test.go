@@ -72,7 +72,7 @@ func TestDifferentPromptsAtOnceSpread(t *testing.T) {
 }
 
 func TestEverythingIsGivenBack(t *testing.T) {
-	p := newTestPool(Options{}, 3, Capacity{KVTokens: 1 << 20})
+	p := newTestPool(Options{ScoreTokens: 1 << 20, ScoreBeside: 1 << 20}, 3, Capacity{KVTokens: 1 << 20})
 	var leases []*Lease
 	for i := range 300 {
 		q := prompt(uint64(i%20), 1+i%50)
@@ -98,7 +98,7 @@ func TestEverythingIsGivenBack(t *testing.T) {
 	}
 	for _, r := range p.Replicas() {
 		s := r.Stats()
-		if s.InFlight != 0 || s.Streams != 0 || s.Waiting != 0 || s.QueuedTokens != 0 || s.KVInFlight != 0 || r.scoring != 0 || r.input != 0 {
+		if s.InFlight != 0 || s.Streams != 0 || s.Waiting != 0 || s.QueuedTokens != 0 || s.KVInFlight != 0 || r.scoring != 0 || r.input != 0 || r.lane.others != 0 || r.lane.computing != 0 {
 			t.Errorf("left behind on %s: %+v scoring %d input %d", r.ID(), s, r.scoring, r.input)
 		}
 		r.index.check(t)
@@ -204,6 +204,41 @@ func TestScoringStaysOutOfTheIndexAndUnderItsCap(t *testing.T) {
 	}
 	if got := p.Work(prompt(9, 10)); got != 640 {
 		t.Errorf("a scored prompt is in the index: work %d, want 640", got)
+	}
+}
+
+func TestScoringYieldsToChat(t *testing.T) {
+	p := newTestPool(Options{ScoreTokens: 1000, ScoreBeside: 200}, 1, Capacity{})
+	score := func(blocks int) *Request {
+		q := prompt(9, blocks)
+		q.Lane, q.Streamed = Score, false
+		return q
+	}
+	refused := func(at time.Time, what string) {
+		t.Helper()
+		if _, err := p.Choose(at, score(3)); !errors.Is(err, ErrNoRoom) {
+			t.Errorf("%s: %v, want ErrNoRoom", what, err)
+		}
+	}
+	one := mustChoose(t, p, t0, score(5))
+	two := mustChoose(t, p, t0, score(5)) // 640 of 1000 tokens: there is no chat
+	chat := mustChoose(t, p, t0.Add(time.Second), prompt(1, 10))
+	one.Done(t0.Add(time.Second), Usage{OK: true})
+	two.Done(t0.Add(time.Second), Usage{OK: true})
+	mustChoose(t, p, t0.Add(time.Second), score(3)).Done(t0.Add(time.Second), Usage{OK: true}) // the last was a second ago
+	refused(t0.Add(1500*time.Millisecond), "while chat waits for its first token")
+	chat.First(t0.Add(1600 * time.Millisecond))
+	s := mustChoose(t, p, t0.Add(1600*time.Millisecond), score(3))
+	refused(t0.Add(1700*time.Millisecond), "192 tokens beside a stream, 200 allowed")
+	chat.Done(t0.Add(2*time.Second), Usage{OK: true})
+	refused(t0.Add(11*time.Second), "9 s after chat")
+	mustChoose(t, p, t0.Add(12*time.Second), score(5)).Done(t0.Add(12*time.Second), Usage{OK: true})
+	s.Done(t0.Add(12*time.Second), Usage{OK: true})
+	if got := p.ScorePart(t0.Add(11 * time.Second)); got != 200 {
+		t.Errorf("a part beside chat: %d tokens, want 200", got)
+	}
+	if got := p.ScorePart(t0.Add(13 * time.Second)); got != 1000 {
+		t.Errorf("a part without chat: %d tokens, want 1000", got)
 	}
 }
 
