@@ -188,6 +188,24 @@ func (f *Fleet) unknown() []string {
 	return ids
 }
 
+// Coming says whether an engine of the model was named so lately that its
+// silence means nothing yet: for as long as it takes to find one unhealthy.
+// A reload may replace all engines of a model at once.
+func (f *Fleet) Coming(model string, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries {
+		for _, s := range e.servers {
+			h := s.settings.Load().health
+			patience := time.Duration(h.Unhealthy) * max(h.Interval, h.Timeout)
+			if s.model == model && phase(s.phase.Load()) == starting && now.Sub(s.since) < patience {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // count is how many URLs there are. The lock is held.
 func (f *Fleet) count() int {
 	n := 0

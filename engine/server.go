@@ -40,6 +40,7 @@ type server struct {
 	id     string
 	model  string // as configured; "": what the engine serves
 	target target
+	since  time.Time // when it was named
 
 	settings atomic.Pointer[settings]
 	conn     atomic.Pointer[Conn]
@@ -81,7 +82,7 @@ type server struct {
 // newServer makes a server; start begins its life.
 func (f *Fleet) newServer(e *entry, t target, set *settings) (*server, error) {
 	s := &server{
-		fleet: f, id: t.id, model: e.model, target: t,
+		fleet: f, id: t.id, model: e.model, target: t, since: time.Now(),
 		kick: make(chan struct{}, 1), look: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 		learning: make(map[int]*runningLimit),
 	}

@@ -181,6 +181,8 @@ func (r *request) tryBind() (bool, error) {
 		return true, nil
 	case errors.Is(err, router.ErrNoRoom):
 		return false, nil
+	case errors.Is(err, router.ErrNoReplica) && r.owner == nil && r.s.fleet.Coming(r.target.pool.name, time.Now()):
+		return false, nil // a reload has just named others: they are about to answer
 	default:
 		return false, err
 	}
