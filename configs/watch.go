@@ -29,7 +29,9 @@ const (
 // so it does not matter whether the file is written in place, renamed over (as
 // editors do), or reached by a symbolic link that is swapped (as Kubernetes
 // does with a ConfigMap); a file that is missing has changed when it is back.
-// Start it before the first Load, so that no change falls between the two.
+// It is called once at the start too, after the same moment: the caller may have
+// read the file before the watch was in place, and a change in between would
+// otherwise be seen with the next one only.
 //
 // Where the system cannot notify (no inotify handles left, for one) it looks
 // every 10 s.
@@ -43,7 +45,6 @@ func Watch(ctx context.Context, path string, onChange func()) error {
 		defer w.notify.Close()
 	}
 	w.rearm()
-	w.seen, _ = w.sum()
 	w.run(ctx, onChange)
 	return nil
 }
@@ -62,7 +63,7 @@ func (w *watch) run(ctx context.Context, onChange func()) {
 	if w.notify != nil {
 		events, failures = w.notify.Events, w.notify.Errors
 	}
-	timer := time.NewTimer(look)
+	timer := time.NewTimer(settle)
 	defer timer.Stop()
 	for {
 		select {

@@ -63,7 +63,6 @@ func (w *fileWatcher) run(ctx context.Context, set func([]target)) {
 		}
 		set(ts)
 	}
-	again() // it may have changed since it was first read
 	if err := configs.Watch(ctx, w.name, again); err != nil {
 		w.fleet.log.Error("file of targets is not watched", "file", w.name, "error", err)
 	}
