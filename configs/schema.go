@@ -378,9 +378,9 @@ type CORS struct {
 
 // Tracing is off without an endpoint.
 type Tracing struct {
-	// Endpoint is an OTLP over HTTP URL.
+	// Endpoint is a collector that takes OTLP over HTTP; without a path, /v1/traces is added.
 	Endpoint string `yaml:"endpoint"`
-	// Sample is the share of requests traced when the client does not say. Default 0.01.
+	// Sample is the share of requests traced where no traceparent of the client decides. Default 0.01.
 	Sample float64 `yaml:"sample"`
 }
 

@@ -15,11 +15,13 @@ func (s *Server) admit(r *request) error {
 	r.estimate()
 	q := r.limited(limits.Cost{Requests: 1, Input: int64(r.input), Output: int64(r.output)})
 	var err error
+	began := r.trace.now()
 	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
 		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
 	} else {
 		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
 	}
+	r.trace.admitted(began, r, err)
 	return err
 }
 
@@ -127,6 +129,7 @@ func (s *Server) choose(r *request) error {
 	r.record.queued += waited
 	pl.metrics.QueueWait(waited)
 	pl.router.SetHeld(pl.queue.Len())
+	r.trace.chosen(began, r, err)
 	return err
 }
 

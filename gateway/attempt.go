@@ -47,6 +47,7 @@ func (r *request) bind() error {
 			continue
 		}
 		r.attempt = r.newAttempt(m, lease, done)
+		r.trace.bound(now)
 		return nil
 	}
 	return router.ErrNoReplica
@@ -96,6 +97,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
 		return false, internalError(err)
 	}
+	a.span = r.trace.upstream(a)
 	s.attempts.add(a)
 	r.calling.Store(&a.call)
 	if r.gone() {
@@ -103,6 +105,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	}
 	ans, err := up.Do(&a.call, a.request(), r.response)
 	s.attempts.sent(a)
+	a.spanAnswered(ans, err)
 	facts := a.facts(ans, err)
 	v := relay.Decide(facts)
 	if v.Pass && ans.Complete && !r.saysRank() && a.member.engine.RefusedRank(ans.Status, r.response.Body()) {
@@ -143,7 +146,7 @@ func (a *attempt) deliver(ans relay.Answer) {
 	if ans.Streamed {
 		a.lease.First(ans.FirstAt)
 		r.record.firstToken = ans.FirstAt.Sub(r.start)
-		a.member.firstToken(ans.FirstAt, r.record.firstToken, "")
+		a.member.firstToken(ans.FirstAt, r.record.firstToken, r.trace.traceID())
 	}
 	r.record.status, r.record.code = ans.Status, ""
 	if ans.Status >= 400 {
@@ -178,6 +181,7 @@ func (a *attempt) request() *relay.Request {
 		q.Path += "?" + string(qs)
 	}
 	q.Drop = droppedHeaders
+	r.trace.tell(a, q)
 	if len(r.ctx.PostBody()) == 0 {
 		return q
 	}
@@ -411,6 +415,9 @@ func (a *attempt) release(u router.Usage) {
 		return
 	}
 	a.released = true
+	if a.span != nil {
+		a.span.End()
+	}
 	a.judge(relay.Neutral, nil)
 	a.r.calling.CompareAndSwap(&a.call, nil)
 	a.r.s.attempts.remove(a)

@@ -24,6 +24,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	_ = ctx.SetWriteDeadline(time.Time{})
 	rt, err := s.findRoute(ctx)
 	r.route = rt
+	if s.tracer != nil && rt.counted {
+		r.trace = s.tracer.begin(r)
+	}
 	if bad := misframed(&ctx.Request.Header); bad != nil {
 		ctx.SetConnectionClose()
 		r.fail(bad)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"penstock/engine"
 	"penstock/gateway/body"
@@ -60,6 +61,7 @@ type request struct {
 	used limits.Actual // the zero value: everything is given back
 
 	record record
+	trace  *traced // nil: tracing is off
 	ended  bool
 }
 
@@ -84,6 +86,7 @@ type attempt struct {
 	lease    *router.Lease
 	call     relay.Call
 	engine   engine.Attempt
+	span     trace.Span           // nil: not traced
 	breaker  func(engine.Outcome) // asked to be called once, at the first byte or failure
 	judged   bool
 	released bool

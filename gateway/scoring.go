@@ -96,7 +96,7 @@ func (r *request) newLeg(job *scoring.Job, p scoring.Part) *request {
 	q := &request{
 		s: r.s, ctx: r.ctx, snap: r.snap, route: r.route, id: r.id, start: r.start, leg: l, response: &l.response,
 		client: r.client, target: r.target, asked: r.asked, steers: r.steers, lane: r.lane,
-		reservation: r.reservation, clientWait: r.clientWait, noQueue: r.noQueue, rankHeader: r.rankHeader,
+		reservation: r.reservation, clientWait: r.clientWait, noQueue: r.noQueue, rankHeader: r.rankHeader, trace: r.trace.part(),
 		input: max(1, p.Tokens), output: r.output * (p.To - p.From) / max(1, r.look.view.PromptCount()),
 	}
 	q.look = &look{view: r.look.view, key: r.look.key}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -52,6 +51,7 @@ type Server struct {
 	pools    *pools
 	limiter  *limits.Limiter
 	relay    *relay.Relay
+	tracer   *tracer // nil: tracing is off
 	budget   atomic.Pointer[relay.Budget]
 	attempts *attempts
 	recent   *recent
@@ -104,8 +104,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.http = s.newHTTPServer(cfg)
 	s.fleet = engine.NewFleet(engine.Options{Logger: o.Logger, Notify: s.onEngine, Output: o.Output})
 	s.metrics.SetGauges(s.gauges)
-	if err := s.apply(ctx, cfg); err != nil {
+	if s.tracer, err = newTracer(ctx, cfg.Tracing, o.Version, o.Logger); err == nil {
+		err = s.apply(ctx, cfg)
+	}
+	if err != nil {
 		s.fleet.Close()
+		s.tracer.close()
 		return nil, err
 	}
 	return s, nil
@@ -256,6 +260,7 @@ func (s *Server) Shutdown() (cut int) {
 	_ = s.http.ShutdownWithContext(ctx)
 	s.background.Wait()
 	s.feed.close()
+	s.tracer.close()
 	s.fleet.Close()
 	_ = s.limiter.Close(ctx)
 	s.pools.close()
@@ -273,7 +278,7 @@ func (s *Server) waitIdle(deadline time.Time) {
 // sampled says whether a successful request gets an access line.
 func (s *Server) sampled(r *request) bool {
 	share := r.snap.cfg.Log.SampleSuccess
-	return r.record.status >= 400 || share >= 1 || rand.Float64() < share
+	return r.record.status >= 400 || coin(share)
 }
 
 func (s *Server) limitsMode(_, to limits.Mode, _ error) { s.metrics.LimitsMode(to.String()) }

@@ -63,6 +63,7 @@ func clientFault(e *relay.Error) bool {
 func (a *attempt) end(res relay.Result, out limits.Outcome) {
 	r := a.r
 	r.record.bytes, r.record.events = res.Bytes, res.Events
+	a.spanDone(res)
 	used := a.used(res, out)
 	ok := res.Err == nil && a.status > 0 && a.status < 400
 	a.release(router.Usage{PromptTokens: res.Usage.Prompt, CachedTokens: res.Usage.Cached, OutputTokens: res.Usage.Completion, OK: ok})
@@ -123,6 +124,7 @@ func (r *request) settle() {
 		r.s.recent.add(r)
 	}
 	r.logLine()
+	r.trace.end(r)
 	if r.look != nil {
 		r.s.looks.Put(r.look)
 		r.look = nil
@@ -160,7 +162,7 @@ func (r *request) count() {
 		c.Tokens(max(r.record.prompt, 0), max(r.record.cached, 0), max(r.record.completion, 0))
 	}
 	if r.target.pool != nil {
-		r.target.pool.metrics.Total(r.record.total, "")
+		r.target.pool.metrics.Total(r.record.total, r.trace.traceID())
 	}
 }
 
@@ -198,6 +200,9 @@ func (r *request) logLine() {
 		attrs = append(attrs, slog.Float64("ttft_ms", millis(rec.firstToken)), slog.Int("events", rec.events))
 	}
 	attrs = append(attrs, slog.Float64("total_ms", millis(rec.total)))
+	if id := r.trace.traceID(); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
+	}
 	if rec.prompt > 0 {
 		attrs = append(attrs, slog.Int("prompt_tokens", rec.prompt), slog.Int("cached_tokens", rec.cached))
 	}
