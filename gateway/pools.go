@@ -74,6 +74,7 @@ type pools struct {
 	members   map[*engine.Replica]*member
 	upstreams map[*engine.Conn]*relay.Upstream
 	cfg       *configs.Config
+	share     uint64 // this gateway's name to others, where placements are shared; else 0
 
 	current atomic.Pointer[table]
 	live    sync.Map // *engine.Conn → *relay.Upstream; read by requests
@@ -139,6 +140,9 @@ func (p *pools) pool(name string) *pool {
 		name: name, created: time.Now(),
 		router:    router.NewPool(routerOptions(p.cfg, m)),
 		estimator: limits.NewEstimator(p.cfg.Limits.TokensPerImage),
+	}
+	if p.share != 0 {
+		pl.router.Share(p.share)
 	}
 	pl.queue = limits.NewQueue(name, m.Queue, pl.prefillRate)
 	pl.members.Store(&map[*router.Replica]*member{})
@@ -497,6 +501,17 @@ func (p *pools) all() []*pool {
 	out := make([]*pool, 0, len(p.byName))
 	for _, name := range slices.Sorted(maps.Keys(p.byName)) {
 		out = append(out, p.byName[name])
+	}
+	return out
+}
+
+// placements are the models' routers, as they share what they have placed.
+func (p *pools) placements() map[string]placements {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make(map[string]placements, len(p.byName))
+	for name, pl := range p.byName {
+		out[name] = pl.router
 	}
 	return out
 }

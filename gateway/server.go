@@ -50,6 +50,7 @@ type Server struct {
 	fleet    *engine.Fleet
 	pools    *pools
 	limiter  *limits.Limiter
+	sharing  *sharing // nil: placements are not shared
 	relay    *relay.Relay
 	tracer   *tracer // nil: tracing is off
 	budget   atomic.Pointer[relay.Budget]
@@ -100,6 +101,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.limiter = limiter
 	s.metrics.LimitsMode(limiter.Mode().String())
+	if s.sharing, err = newSharing(&cfg.Redis, s.pools.placements, o.Metrics, o.Logger); err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	if s.sharing != nil {
+		s.pools.share = s.sharing.self
+	}
 	s.addRoutes()
 	s.http = s.newHTTPServer(cfg)
 	s.fleet = engine.NewFleet(engine.Options{Logger: o.Logger, Notify: s.onEngine, Output: o.Output})
@@ -112,6 +119,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		s.tracer.close()
 		return nil, err
 	}
+	s.sharing.start(s.inBackground)
 	return s, nil
 }
 
@@ -258,6 +266,7 @@ func (s *Server) Shutdown() (cut int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = s.http.ShutdownWithContext(ctx)
+	s.sharing.close()
 	s.background.Wait()
 	s.feed.close()
 	s.tracer.close()

@@ -67,16 +67,13 @@ var (
 )
 
 func newRedisStore(l *Limiter, o Options) (*redisStore, error) {
-	opts, err := redisOptions(&o.Redis)
+	opts, err := RedisOptions(&o.Redis)
 	if err != nil {
 		return nil, err
 	}
 	s := &redisStore{
-		l: l, policy: ModeLocal, timeout: opts.ReadTimeout, prefix: "{" + o.Redis.Prefix + "}:",
+		l: l, policy: ModeLocal, timeout: opts.ReadTimeout, prefix: RedisPrefix(&o.Redis),
 		gateway: o.Gateway, fixed: int64(o.Redis.Gateways), onRedis: o.OnRedis, changes: make(chan change, 64),
-	}
-	if o.Redis.Prefix == "" {
-		s.prefix = "{penstock}:"
 	}
 	if s.gateway == "" {
 		s.gateway = rand.Text()

@@ -18,11 +18,15 @@ import (
 	"penstock/configs"
 )
 
-// redisOptions reads the configuration: one URL is a server, several a
+// RedisPrefix begins the name of everything in Redis, in braces: one node of a
+// cluster holds it all.
+func RedisPrefix(c *configs.Redis) string { return "{" + cmp.Or(c.Prefix, "penstock") + "}:" }
+
+// RedisOptions reads the configuration: one URL is a server, several a
 // cluster, and a master's name makes them Sentinels. Nothing is tried twice and
 // everything is bounded by the timeout: waiting for a connection, dialling,
 // writing, reading.
-func redisOptions(c *configs.Redis) (*redis.UniversalOptions, error) {
+func RedisOptions(c *configs.Redis) (*redis.UniversalOptions, error) {
 	timeout := cmp.Or(c.Timeout, 50*time.Millisecond)
 	pool := max(32, 10*runtime.GOMAXPROCS(0))
 	o := &redis.UniversalOptions{

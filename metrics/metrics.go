@@ -201,7 +201,7 @@ func (m *Metrics) LimitsMode(mode string) {
 	}
 }
 
-// Placements counts prefix placements sent to, received from, or dropped on
+// Placements counts batches of prefix placements sent to, received from, or dropped on
 // the way to other gateways.
 func (m *Metrics) Placements(sent, received, dropped int) {
 	for typ, n := range map[string]int{"sent": sent, "received": received, "dropped": dropped} {

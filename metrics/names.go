@@ -193,7 +193,7 @@ func (f factory) processMetrics(v *vectors) {
 		Help: "1 for how limits are counted now: memory, redis, or on an outage local, open or closed.",
 	}, []string{labelMode})
 	v.placements = f.counter("placements_total",
-		"Prefix placements exchanged with other gateways.", labelType)
+		"Batches of prefix placements sent to other gateways, received from them, or dropped.", labelType)
 	v.panics = f.NewCounter(prometheus.CounterOpts{
 		Name: prefix + "panics_total", Help: "Panics contained in a request. Each is a bug.",
 	})
