@@ -233,9 +233,9 @@ func idList(n, size int) string {
 }
 
 // laneEngine is so many replicas with the pace of a real deployment.
-func laneEngine(t *testing.T, replicas int) *harness.Process {
+func laneEngine(t *testing.T, replicas int, scale float64) *harness.Process {
 	t.Helper()
-	return harness.Engine(t, "--kind", "vllm", "--dp", strconv.Itoa(replicas), "--profile", "qwen3-30b", "--time-scale", strconv.Itoa(laneScale), "--log-level", "warn")
+	return harness.Engine(t, "--kind", "vllm", "--dp", strconv.Itoa(replicas), "--profile", "qwen3-30b", "--time-scale", strconv.FormatFloat(scale, 'g', -1, 64), "--log-level", "warn")
 }
 
 // laneGateway serves them; lane is the settings of scoring.
@@ -247,7 +247,7 @@ func laneGateway(t *testing.T, engines, lane string) *harness.Process {
 // TestScoringDoesNotHoldUpChat puts 512 scoring requests of 2,048 tokens beside interactive chat. The lane keeps the
 // 99th percentile of the time to chat's first token within 20 % of that without them; with the lane off it does not.
 func TestScoringDoesNotHoldUpChat(t *testing.T) {
-	e := laneEngine(t, 4)
+	e := laneEngine(t, 4, laneScale)
 	engines := fmt.Sprintf("{url: %s}", e.URL)
 	const rounds = 3 // a busy machine has tails of its own: the promise has to hold in one
 	var rises []float64
@@ -291,7 +291,7 @@ func risen(from, to *chatFigures) float64 { return float64(to.at(0.99))/float64(
 
 // TestReservedReplicasKeepScoringFromChat: with roles, chat does not meet scoring at all.
 func TestReservedReplicasKeepScoringFromChat(t *testing.T) {
-	talkers, scorers := laneEngine(t, 4), laneEngine(t, 2)
+	talkers, scorers := laneEngine(t, 4, laneScale), laneEngine(t, 2, laneScale)
 	g := laneGateway(t, fmt.Sprintf("{url: %s, id: talker, roles: [chat]}, {url: %s, id: scorer, roles: [scoring]}", talkers.URL, scorers.URL), "max_wait: 4m")
 	alone := chat(t, g.URL, 1)
 	s := startScoring(t, g.URL)
