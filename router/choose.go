@@ -182,6 +182,7 @@ func (p *Pool) figures(c *Choice, k *Candidate) {
 	k.Rate = r.prefillRate()
 	others := r.remote.sum(c.Now)
 	k.Queued = r.backlog(c.Now) + r.foreignTokens(c.Now) + others.queued
+	k.Reserved = r.queued
 	k.Waiting = r.waiting + others.waiting
 	k.Streams = r.streams + others.streams
 	k.InFlight = r.inFlight + others.inFlight

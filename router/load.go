@@ -38,12 +38,12 @@ type reports struct {
 	n   int
 }
 
-// mean is the fleet's reported rate; 0 unless two engines and more report one.
-func (s *reports) mean() float64 {
+// mean is the rate that the others report; 0 when none does.
+func (s *reports) mean(except *Replica) float64 {
 	if s.n < 2 {
 		return 0
 	}
-	return s.sum / float64(s.n)
+	return (s.sum - except.engine.rate) / float64(s.n-1)
 }
 
 // Observe takes what the engine reports.

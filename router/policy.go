@@ -57,6 +57,7 @@ type Candidate struct {
 	Pending  int     // tokens more than Uncached when nobody waits for the prefills under way
 	InFlight int     // requests bound
 	Queued   int     // uncached tokens reserved and not computed yet
+	Reserved int     // the same without what must have been computed by now
 	Waiting  int     // requests behind Queued
 	Streams  int     // requests past their first token
 	Input    int     // prompt tokens of the requests in flight

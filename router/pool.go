@@ -102,6 +102,7 @@ type Pool struct {
 	now     time.Time  // of the last choice
 	due     dueHeap    // reservations of unstreamed answers, by predicted first token
 	rates   rate       // the fleet's
+	sum     rate       // Σ of the replicas' own
 	reports reports    // what engines report of theirs
 	ratio   ratio      // bytes of key for each token, learned
 	output  ratio      // output tokens for each request, learned
@@ -152,6 +153,7 @@ type Replica struct {
 	ends       ratio     // seconds between the ends of requests
 	lastEnd    time.Time
 	rate       rate    // prefill tokens per second, learned
+	off        bool    // it is not the fleet's, by a factor of two
 	engine     engine  // what the engine reports
 	remote     remote  // what other gateways have in flight here
 	hits       hits    // predicted and reported cached tokens
@@ -183,6 +185,9 @@ func (p *Pool) Remove(r *Replica) {
 	}
 	p.list.Store(&list)
 	r.gone = true
+	p.sum.work -= r.rate.work
+	p.sum.time -= r.rate.time
+	p.sum.n -= r.rate.n
 	if r.engine.rate > 0 {
 		p.reports.sum -= r.engine.rate
 		p.reports.n--

@@ -6,9 +6,11 @@ const (
 	// startRate is the fleet's prefill rate in tokens per second before anything
 	// is known. Only its ratio to others matters, and there are none yet.
 	startRate = 58000
-	// priorTime is the weight of what is known already, in seconds of prefill:
-	// the fleet's own beginning, and the shrinking of a replica's rate to it.
+	// priorTime is the weight of the fleet's start, in seconds of prefill.
 	priorTime = 3.0
+	// priorPrefills is the weight of the others' rate in a replica's own, in
+	// prefills as long as the usual one.
+	priorPrefills = 6
 	// ownDecay and fleetDecay forget old observations, per observation.
 	ownDecay, fleetDecay = 0.97, 0.997
 	// offBy is how far a replica's rate must be from the fleet's before it is
@@ -16,14 +18,16 @@ const (
 	offBy = 2.0
 )
 
-// rate is work over time as a ratio of decayed sums, in tokens and seconds.
-type rate struct{ work, time float64 }
+// rate is work over time as a ratio of decayed sums, in tokens and seconds, of
+// n observations.
+type rate struct{ work, time, n float64 }
 
 func (r *rate) value() float64 { return r.work / r.time }
 
 func (r *rate) add(decay, work, time float64) {
 	r.work = r.work*decay + work
 	r.time = r.time*decay + time
+	r.n = r.n*decay + 1
 }
 
 // learn takes one observed prefill: work tokens, those queued before it
@@ -32,23 +36,49 @@ func (r *Replica) learn(work int, took time.Duration) {
 	if took <= 0 || work <= 0 {
 		return
 	}
+	p := r.pool
+	before := r.rate
 	r.rate.add(ownDecay, float64(work), took.Seconds())
-	r.pool.rates.add(fleetDecay, float64(work), took.Seconds())
+	if !r.gone {
+		p.sum.work += r.rate.work - before.work
+		p.sum.time += r.rate.time - before.time
+		p.sum.n += r.rate.n - before.n
+	}
+	own, others := r.ownRate(), r.othersRate()
+	r.off = own < others/offBy || own > others*offBy
+	if !r.off || own > others { // a slow one does not make the others look slow
+		p.rates.add(fleetDecay, float64(work), took.Seconds())
+	}
+}
+
+// ownRate is the replica's own rate, shrunk to that of the others.
+func (r *Replica) ownRate() float64 {
+	prior := priorPrefills * r.pool.sum.time / max(1, r.pool.sum.n)
+	return (r.rate.work + prior*r.othersRate()) / max(1e-9, r.rate.time+prior)
+}
+
+// othersRate is the rate of all but this one, shrunk to the fleet's.
+func (r *Replica) othersRate() float64 {
+	s, fleet := r.pool.sum, r.pool.rates.value()
+	prior := priorPrefills * s.time / max(1, s.n)
+	return (max(0, s.work-r.rate.work) + prior*fleet) / max(1e-9, max(0, s.time-r.rate.time)+prior)
 }
 
 // prefillRate is the replica's rate in tokens per second: the fleet's unless
 // its own is off by a factor of two, by what the engines report where they do,
-// else by its own traffic, shrunk to the fleet's. Under pool.mu.
+// else by its own traffic. Under pool.mu.
 func (r *Replica) prefillRate() float64 {
 	fleet := r.pool.rates.value()
-	own := (r.rate.work + priorTime*fleet) / (r.rate.time + priorTime)
-	if mean := r.pool.reports.mean(); r.engine.rate > 0 && mean > 0 {
-		own = fleet * r.engine.rate / mean
-	}
-	if own > fleet/offBy && own < fleet*offBy {
+	if mean := r.pool.reports.mean(r); r.engine.rate > 0 && mean > 0 {
+		if ratio := r.engine.rate / mean; ratio < 1/offBy || ratio > offBy {
+			return fleet * ratio
+		}
 		return fleet
 	}
-	return own
+	if r.off {
+		return r.ownRate()
+	}
+	return fleet
 }
 
 // backlog is Q less what the replica must have computed of its first request by
