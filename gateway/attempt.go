@@ -67,6 +67,7 @@ func (r *request) newAttempt(m *member, lease *router.Lease, done func(engine.Ou
 		r.s.budget.Load().Request(a.call.Start)
 	}
 	r.record.replica = m.engine.ID()
+	r.record.attempts = append(r.record.attempts, a.call.ID)
 	r.record.decision = lease.Decision()
 	m.metrics.Request()
 	m.metrics.Predicted(r.input, r.record.decision.Matched)

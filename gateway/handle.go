@@ -95,7 +95,8 @@ func (s *Server) containAgain(r *request) {
 // reportPanic logs and counts a panic; it is called by the function that recovered.
 func (s *Server) reportPanic(requestID string, v any) {
 	s.metrics.Panic()
-	s.log.Error("a request panicked; this is a bug in Penstock", "request_id", requestID, "panic", v, "stack", string(debug.Stack()))
+	s.log.Error("a request panicked; this is a bug in Penstock", "request_id", requestID, "panic", v, "stack", string(debug.Stack()),
+		"hint", "please report it with this line; no other request was touched")
 }
 
 // inBackground runs f while nobody waits for it but Shutdown.

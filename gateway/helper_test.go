@@ -41,7 +41,7 @@ func startGateway(t testing.TB, yaml string, args ...string) *harness {
 	h := &harness{log: &lockedBuffer{}}
 	reg := prometheus.NewRegistry()
 	h.Server, err = New(t.Context(), Options{
-		Config: cfg, Logger: slog.New(slog.NewJSONHandler(h.log, nil)), Metrics: metrics.New(reg, metrics.Options{}),
+		Config: cfg, Logger: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Metrics: metrics.New(reg, metrics.Options{}),
 		Page: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Output: io.Discard,
 	})
 	if err != nil {

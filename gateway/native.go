@@ -161,7 +161,8 @@ func (s *Server) flush(e *engine.Replica) flushed {
 	var resp fasthttp.Response
 	ans, err := up.Do(&call, &relay.Request{Path: path, Dialect: relay.DialectNone, Whole: true}, &resp)
 	if err != nil {
-		s.log.Warn("an engine's cache was not flushed", "replica", e.ID(), "error", err)
+		s.log.Warn("an engine's cache was not flushed", "replica", e.ID(), "error", err,
+			"hint", "its prefixes are still reckoned with; try again when the engine answers")
 		f.Error = "not reachable"
 		return f
 	}

@@ -35,6 +35,9 @@ type explanation struct {
 	CostMS       float64             `json:"cost_ms"`
 	Candidates   []router.Considered `json:"candidates,omitempty"`
 	Retries      []string            `json:"retries,omitempty"`
+	Attempts     []string            `json:"attempt_ids,omitempty"`
+	Outcome      string              `json:"outcome"`
+	TraceID      string              `json:"trace_id,omitempty"`
 	QueueMS      float64             `json:"queue_ms"`
 	FirstTokenMS float64             `json:"first_token_ms,omitempty"`
 	TotalMS      float64             `json:"total_ms"`
@@ -61,7 +64,8 @@ func (l *recent) add(r *request) {
 	e := explanation{
 		ID: r.id, Time: r.start, Status: rec.status, Code: rec.code, Message: rec.message, Replica: rec.replica,
 		Matched: rec.decision.Matched, Best: rec.decision.Best, Uncached: rec.decision.Uncached, CostMS: rec.decision.Cost * 1000,
-		Candidates: rec.decision.Candidates, Retries: rec.retries,
+		Candidates: rec.decision.Candidates, Retries: rec.retries, Attempts: rec.attempts,
+		Outcome: rec.outcome(), TraceID: r.trace.traceID(),
 		QueueMS: millis(rec.queued), FirstTokenMS: millis(rec.firstToken), TotalMS: millis(rec.total),
 		EstimatedIn: r.input, ReservedOut: r.output, Prompt: max(0, rec.prompt), Cached: max(0, rec.cached), Completion: max(0, rec.completion),
 		Streamed: rec.streamed, toldCached: rec.prompt > 0 && rec.cached >= 0,

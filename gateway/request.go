@@ -113,6 +113,7 @@ type record struct {
 	events     int
 	bytes      int64
 	retries    []string // why each further attempt was made
+	attempts   []string // the attempts' ids, as the engines were told them
 	message    string   // what the client was told
 	err        string   // the cause, for the log
 	streamed   bool

@@ -207,6 +207,7 @@ func (r *request) sumLegs(legs []*request, out limits.Outcome) {
 		}
 		r.record.queued = max(r.record.queued, q.record.queued)
 		r.record.retries = append(r.record.retries, q.record.retries...)
+		r.record.attempts = append(r.record.attempts, q.record.attempts...)
 		if q.leg.answer == nil {
 			if out == limits.OutcomeAborted && q.tried > 0 { // computed, or being computed, when the client left
 				r.used.Input += int64(q.input)

@@ -165,7 +165,8 @@ func (s *Server) Reload(ctx context.Context) error {
 		s.reloadTrouble.Store(&mishap{time.Now(), err.Error()})
 		s.feed.changed()
 		s.metrics.Reloaded(false, time.Now(), "")
-		s.log.Error("the configuration was not reloaded; the one before stays in force", "error", err)
+		s.log.Error("the configuration was not reloaded; the one before stays in force", "error", err,
+			"hint", "'penstock check --config FILE' names each mistake; correct the file, and it is read again")
 		return err
 	}
 	s.log.Info("configuration reloaded", "hash", s.snapshot.Load().hash)
@@ -260,7 +261,8 @@ func (s *Server) Shutdown() (cut int) {
 	deadline := time.Now().Add(drain)
 	s.waitIdle(deadline)
 	if cut = s.attempts.cancelAll(relay.ErrDraining); cut > 0 {
-		s.log.Warn("timeouts.drain is over: requests cut off", "requests", cut)
+		s.log.Warn("timeouts.drain is over: requests cut off", "requests", cut,
+			"hint", "a longer timeouts.drain lets longer answers finish; the pod's grace period must exceed it")
 		s.waitIdle(time.Now().Add(time.Second))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -287,7 +289,7 @@ func (s *Server) waitIdle(deadline time.Time) {
 // sampled says whether a successful request gets an access line.
 func (s *Server) sampled(r *request) bool {
 	share := r.snap.cfg.Log.SampleSuccess
-	return r.record.status >= 400 || coin(share)
+	return r.record.status >= 400 || r.record.broke() || coin(share)
 }
 
 func (s *Server) limitsMode(_, to limits.Mode, _ error) { s.metrics.LimitsMode(to.String()) }

@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"context"
-	"log/slog"
 	"strconv"
 	"time"
 
@@ -164,58 +162,6 @@ func (r *request) count() {
 	if r.target.pool != nil {
 		r.target.pool.metrics.Total(r.record.total, r.trace.traceID())
 	}
-}
-
-// logLine writes the access line: no prompt text, no secrets.
-func (r *request) logLine() {
-	if !r.snap.cfg.Log.Access || r.route == nil || !r.route.counted || !r.s.sampled(r) {
-		return
-	}
-	rec := &r.record
-	level := slog.LevelInfo
-	if rec.status >= 500 {
-		level = slog.LevelWarn
-	}
-	if !r.s.log.Enabled(context.Background(), level) {
-		return
-	}
-	attrs := make([]slog.Attr, 0, 24)
-	attrs = append(attrs,
-		slog.String("request_id", r.id), slog.String("method", string(r.ctx.Method())), slog.String("path", r.route.path),
-		slog.Int("status", rec.status))
-	if rec.code != "" {
-		attrs = append(attrs, slog.String("code", rec.code))
-	}
-	if r.client != nil {
-		attrs = append(attrs, slog.String("key", r.client.name))
-	}
-	if r.target.pool != nil {
-		attrs = append(attrs, slog.String("model", r.target.pool.name), slog.Float64("queue_ms", millis(rec.queued)))
-	}
-	if rec.replica != "" {
-		attrs = append(attrs, slog.String("replica", rec.replica), slog.Int("matched", rec.decision.Matched),
-			slog.Int("uncached", rec.decision.Uncached), slog.Float64("cost_ms", rec.decision.Cost*1000))
-	}
-	if rec.streamed && rec.firstToken > 0 {
-		attrs = append(attrs, slog.Float64("ttft_ms", millis(rec.firstToken)), slog.Int("events", rec.events))
-	}
-	attrs = append(attrs, slog.Float64("total_ms", millis(rec.total)))
-	if id := r.trace.traceID(); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
-	}
-	if rec.prompt > 0 {
-		attrs = append(attrs, slog.Int("prompt_tokens", rec.prompt), slog.Int("cached_tokens", rec.cached))
-	}
-	if rec.completion > 0 {
-		attrs = append(attrs, slog.Int("completion_tokens", rec.completion))
-	}
-	if len(rec.retries) > 0 {
-		attrs = append(attrs, slog.Any("retries", rec.retries))
-	}
-	if rec.err != "" {
-		attrs = append(attrs, slog.String("error", rec.err))
-	}
-	r.s.log.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
 // ownHeaders are on every answer.
