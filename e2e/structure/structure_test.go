@@ -171,23 +171,75 @@ func TestRouterHasNoClockAndNoIO(t *testing.T) {
 	}
 }
 
-func TestNoTestSleeps(t *testing.T) {
+// A test may pause between two looks at a condition, in a loop that has a
+// deadline; it may not hope that something is over after a while.
+func TestNoTestSleepsAndHopes(t *testing.T) {
 	for _, f := range load(t) {
-		if !f.test {
+		if !f.test || bytes.Contains(f.src, []byte("testing/synctest")) { // in a bubble no time passes
 			continue
 		}
-		for _, call := range selectors(f, "time", "Sleep") {
-			if !bytes.Contains(f.src, []byte("testing/synctest")) { // in a bubble no time passes
-				t.Errorf("%s: poll a condition with a deadline, or use testing/synctest", call)
-			}
+		for _, call := range hopefulSleeps(f) {
+			t.Errorf("%s: poll a condition with a deadline, or use testing/synctest", call)
+		}
+	}
+}
+
+// hopefulSleeps are the sleeps outside of loops that compare times.
+func hopefulSleeps(f *goFile) []string {
+	polled := 0
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		loop, ok := n.(*ast.ForStmt)
+		if !ok || !comparesTimes(loop) {
+			return true
+		}
+		polled += len(selectorsIn(f, loop, "time", "Sleep"))
+		return false // what is nested in it is counted
+	})
+	all := selectors(f, "time", "Sleep")
+	if len(all) == polled {
+		return nil
+	}
+	return all
+}
+
+func comparesTimes(loop ast.Node) bool {
+	found := false
+	ast.Inspect(loop, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"After", "Before", "Since", "Until"}, sel.Sel.Name) {
+			found = true
+		}
+		return !found
+	})
+	return found
+}
+
+func TestSleepRuleFindsOffenders(t *testing.T) {
+	for body, want := range map[string]int{
+		`time.Sleep(1)`:               1,
+		`for { time.Sleep(1) }`:       1,
+		`for !ok() { time.Sleep(1) }`: 1,
+		`for d := x; !ok(); time.Sleep(1) { if time.Now().After(d) { t.Fatal() } }`: 0,
+		`for { if time.Since(began) > 9 { t.Fatal() }; time.Sleep(1) }`:             0,
+	} {
+		fset := token.NewFileSet()
+		parsed, err := parser.ParseFile(fset, "x_test.go", "package x; func f() { "+body+" }", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(hopefulSleeps(&goFile{path: "x_test.go", ast: parsed, fset: fset})); got != want {
+			t.Errorf("%s: %d offences found, want %d", body, got, want)
 		}
 	}
 }
 
 // selectors finds uses of pkg.Name, as "file:line: pkg.Name".
 func selectors(f *goFile, pkg string, names ...string) []string {
+	return selectorsIn(f, f.ast, pkg, names...)
+}
+
+func selectorsIn(f *goFile, root ast.Node, pkg string, names ...string) []string {
 	var found []string
-	ast.Inspect(f.ast, func(n ast.Node) bool {
+	ast.Inspect(root, func(n ast.Node) bool {
 		sel, ok := n.(*ast.SelectorExpr)
 		if !ok {
 			return true
