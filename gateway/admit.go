@@ -71,7 +71,7 @@ func (pl *pool) contextLength() int {
 	return n
 }
 
-// maxWait is how long a request with on_rate_limit: wait may wait for its rates.
+// maxWait is how long the request may wait, for its rates and for room.
 func (r *request) maxWait() time.Duration {
 	d := r.bounds().MaxWait
 	if d <= 0 {
@@ -176,13 +176,22 @@ func (r *request) newTicket() *limits.Ticket {
 	}
 }
 
-// tryBind is bind for the queue: no room is no error.
+// patience is how long a request must be ready to wait for the router to let it
+// wait where that is cheaper, although some replica has room.
+const patience = 4 * time.Second
+
+// tryBind is bind for the queue: no room is no error. Half of the time that it
+// may wait is for a better place, the rest for any.
 func (r *request) tryBind() (bool, error) {
+	pl, wait := r.target.pool, r.maxWait()
+	pl.router.SetHeld(max(0, pl.queue.Len()-1))
+	r.choice.MayWait = !r.noQueue && r.lane == router.Generate && wait >= patience && time.Since(r.start) < wait/2
 	err := r.bind()
 	switch {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, router.ErrNoRoom):
+		pl.wakeAt(pl.router.Due())
 		return false, nil
 	case errors.Is(err, router.ErrNoReplica) && r.owner == nil && r.s.fleet.Coming(r.target.pool.name, time.Now()):
 		return false, nil // a reload has just named others: they are about to answer

@@ -146,6 +146,7 @@ func (a *attempt) deliver(ans relay.Answer) {
 	a.first, a.status = ans.FirstAt, ans.Status
 	if ans.Streamed {
 		a.lease.First(ans.FirstAt)
+		r.target.pool.queue.Kick() // what waits for this prefix can follow
 		r.record.firstToken = ans.FirstAt.Sub(r.start)
 		a.member.firstToken(ans.FirstAt, r.record.firstToken, r.trace.traceID())
 	}

@@ -30,6 +30,31 @@ type pool struct {
 	metrics   *metrics.Model
 	members   atomic.Pointer[map[*router.Replica]*member] // copied on write, under pools.mu
 	roles     atomic.Bool                                 // some replica is not for everything
+
+	wakeMu  sync.Mutex
+	wake    *time.Timer
+	wakeDue time.Time
+}
+
+// wakeAt looks again at what waits when a prefill whose end nobody sees, of an
+// answer that is not streamed, must be over. The zero time: there is none.
+func (pl *pool) wakeAt(due time.Time) {
+	if due.IsZero() {
+		return
+	}
+	pl.wakeMu.Lock()
+	defer pl.wakeMu.Unlock()
+	if pl.wake != nil && !due.Before(pl.wakeDue) && time.Now().Before(pl.wakeDue) {
+		return
+	}
+	if pl.wake != nil {
+		pl.wake.Stop()
+	}
+	pl.wakeDue = due
+	pl.wake = time.AfterFunc(time.Until(due), func() {
+		pl.router.Tick(time.Now())
+		pl.queue.Kick()
+	})
 }
 
 // member is one replica of a pool: the engine's side and the router's.
