@@ -15,14 +15,17 @@ import (
 // search by halves, and lets a pin count sit on the last block of a request
 // alone (a parent counts its pinned children).
 //
+// Matching reads the table alone: a slot's word tells besides the block's place
+// whether its prefill is known to be over.
+//
 // Memory is 32 bytes for each block and 8 for each slot of the table, of which
 // there are 1.3 to 2.7 for each block; nothing is allocated but when they grow.
 type index struct {
 	mu      sync.RWMutex
 	version atomic.Uint64 // changes with every change; read without the lock
+	table   []uint64      // hash's upper half, readyBit, slot + 1; 0: empty; length a power of two
 	pinned  atomic.Int64  // blocks pinned; read without the lock
 
-	table      []uint64 // hash's upper half, slot + 1 in the lower; 0: empty; length a power of two
 	entries    []entry
 	free       int32 // list of free slots through next
 	head, tail int32 // the LRU list, most recent first
@@ -40,6 +43,12 @@ type entry struct {
 }
 
 const none = int32(-1)
+
+// readyBit in a word of the table says that the block's prefill is over. The
+// bits below it are the slot + 1.
+const readyBit = 1 << 31
+
+func slotOf(word uint64) int32 { return int32(word&(readyBit-1)) - 1 }
 
 func newIndex(capacity int) *index {
 	x := &index{capacity: capacity}
@@ -61,28 +70,25 @@ func (x *index) reset() {
 // are ready (their prefill is over). guess is where the search starts: replicas
 // that share a system prompt mostly match alike.
 func (x *index) match(hashes []uint64, guess int) (matched, ready int) {
-	matched = x.longest(hashes, guess, func(int32) bool { return true })
+	matched = x.longest(hashes, guess, func(w uint64) bool { return w != 0 })
 	if matched == 0 {
 		return 0, 0
 	}
-	if x.entries[x.find(hashes[matched-1])].ready {
+	if x.word(hashes[matched-1])&readyBit != 0 {
 		return matched, matched
 	}
-	return matched, x.longest(hashes[:matched], 0, func(s int32) bool { return x.entries[s].ready })
+	return matched, x.longest(hashes[:matched], 0, func(w uint64) bool { return w&readyBit != 0 })
 }
 
 // pinnedPrefix counts the leading blocks of hashes that are pinned.
 func (x *index) pinnedPrefix(hashes []uint64) int {
-	return x.longest(hashes, 0, func(s int32) bool { return x.entries[s].refs > 0 })
+	return x.longest(hashes, 0, func(w uint64) bool { return w != 0 && x.entries[slotOf(w)].refs > 0 })
 }
 
 // longest is the number of leading hashes held with property ok, which must be
 // one that a block's parent has when the block has it.
-func (x *index) longest(hashes []uint64, guess int, ok func(slot int32) bool) int {
-	has := func(i int) bool {
-		s := x.find(hashes[i])
-		return s != none && ok(s)
-	}
+func (x *index) longest(hashes []uint64, guess int, ok func(word uint64) bool) int {
+	has := func(i int) bool { return ok(x.word(hashes[i])) }
 	lo, hi := 0, len(hashes) // hashes[:lo] are held, hashes[hi] is not
 	if hi == 0 {
 		return 0
@@ -113,19 +119,30 @@ func (x *index) longest(hashes []uint64, guess int, ok func(slot int32) bool) in
 	return lo
 }
 
-// find is the slot of a hash, or none. Position and upper half together leave
-// an error of one in 2^40 or so, which costs a worse placement once.
-func (x *index) find(hash uint64) int32 {
+// word is the table's word for a hash, 0 when it is not held. Position and upper
+// half together leave an error of one in 2^40 or so, which costs a worse
+// placement once.
+func (x *index) word(hash uint64) uint64 {
 	mask := uint64(len(x.table) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
 		t := x.table[i]
-		if t == 0 {
-			return none
-		}
-		if t>>32 == hash>>32 {
-			return int32(uint32(t)) - 1
+		if t == 0 || t>>32 == hash>>32 {
+			return t
 		}
 	}
+}
+
+// find is the slot of a hash, or none.
+func (x *index) find(hash uint64) int32 { return slotOf(x.word(hash)) }
+
+// place is where the table has slot s.
+func (x *index) place(s int32) uint64 {
+	mask := uint64(len(x.table) - 1)
+	i := x.entries[s].hash & mask
+	for slotOf(x.table[i]) != s {
+		i = (i + 1) & mask
+	}
+	return i
 }
 
 // insert adds the blocks of hashes after the first matched, which are held, and
@@ -194,6 +211,7 @@ func (x *index) unpin(s int32) {
 func (x *index) markReady(s int32, buf []uint64) (fresh []uint64, parent uint64) {
 	for ; s != none && !x.entries[s].ready; s = x.entries[s].parent {
 		x.entries[s].ready = true
+		x.table[x.place(s)] |= readyBit
 		buf = append(buf, x.entries[s].hash)
 	}
 	x.version.Add(1)
@@ -305,7 +323,10 @@ func (x *index) enter(s int32) {
 	for x.table[i] != 0 {
 		i = (i + 1) & mask
 	}
-	x.table[i] = hash>>32<<32 | uint64(uint32(s+1))
+	x.table[i] = hash>>32<<32 | uint64(s+1)
+	if x.entries[s].ready {
+		x.table[i] |= readyBit
+	}
 }
 
 func (x *index) grow() {
@@ -313,7 +334,7 @@ func (x *index) grow() {
 	x.table = make([]uint64, 2*len(old))
 	for _, t := range old {
 		if t != 0 {
-			x.enter(int32(uint32(t)) - 1)
+			x.enter(slotOf(t))
 		}
 	}
 }
@@ -322,17 +343,14 @@ func (x *index) grow() {
 // tombstones to sweep.
 func (x *index) remove(s int32) {
 	mask := uint64(len(x.table) - 1)
-	i := x.entries[s].hash & mask
-	for int32(uint32(x.table[i]))-1 != s {
-		i = (i + 1) & mask
-	}
+	i := x.place(s)
 	for j := i; ; {
 		j = (j + 1) & mask
 		t := x.table[j]
 		if t == 0 {
 			break
 		}
-		home := x.entries[int32(uint32(t))-1].hash & mask
+		home := x.entries[slotOf(t)].hash & mask
 		if (j-home)&mask >= (j-i)&mask {
 			x.table[i] = t
 			i = j

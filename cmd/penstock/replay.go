@@ -34,6 +34,9 @@ output_length and hash_ids (Mooncake's form), or conversations. Without one,
 			if err := o.Validate(); err != nil {
 				return usagef(cmd, "%v", err)
 			}
+			if o.HTTP.Key == "" {
+				o.HTTP.Key, _ = e.getenv("OPENAI_API_KEY")
+			}
 			return replay.Run(cmd.Context(), o, e.stdout, e.stderr)
 		},
 	}
@@ -54,5 +57,9 @@ output_length and hash_ids (Mooncake's form), or conversations. Without one,
 	f.BoolVar(&o.Fleet.NoWait, "no-wait", false, "bind at once whenever a replica has room, also where waiting is cheaper")
 	f.BoolVar(&o.Fleet.NoCached, "no-cached-report", false, "replicas do not report cached tokens")
 	f.Float64Var(&o.Fleet.Credit, "waiting-credit", 0.085, "credit for waiting in the gateway's queue, as a share of the prefill rate")
+	f.StringVar(&o.BaseURL, "base-url", "", "send the trace to a running gateway instead, as http://127.0.0.1:8080/v1")
+	f.StringVar(&o.HTTP.Model, "model", "", "model asked for with --base-url (default: the first that it lists)")
+	f.StringVar(&o.HTTP.Key, "api-key", "", "API key for --base-url (default: $OPENAI_API_KEY)")
+	f.IntVar(&o.HTTP.Most, "concurrency", 0, "requests in flight at once with --base-url (0: as the trace says)")
 	return cmd
 }

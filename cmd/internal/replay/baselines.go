@@ -150,13 +150,13 @@ func llmd(v *view) int {
 
 // dynamo is the cost of NVIDIA Dynamo's KV router: prefill after overlap plus decode blocks.
 func dynamo(v *view) int {
-	return v.least(func(i int, k *router.Candidate) float64 { return float64(k.Queued + v.uncached[i] + k.Input) })
+	return v.least(func(i int, k *router.Candidate) float64 { return float64(k.Reserved + v.uncached[i] + k.Input) })
 }
 
 // lmetric multiplies the new prefill by the batch.
 func lmetric(v *view) int {
 	return v.least(func(i int, k *router.Candidate) float64 {
-		return float64(k.Queued+v.uncached[i]) * float64(k.InFlight+1)
+		return float64(k.Reserved+v.uncached[i]) * float64(k.InFlight+1)
 	})
 }
 

@@ -30,10 +30,12 @@ type Result struct {
 type samples struct {
 	ttft, tpot []float64
 	hit, total int
+	answered   int
 }
 
 func (s *samples) first(r *request) {
 	s.ttft = append(s.ttft, r.first-r.at)
+	s.answered++
 	s.hit += r.hit
 	s.total += r.row.Input
 }
@@ -50,7 +52,7 @@ func (s *samples) result(policy string, best float64, served, computed []int) Re
 	slices.Sort(s.tpot)
 	hit := float64(s.hit) / float64(max(1, s.total))
 	r := Result{
-		Policy: policy, Requests: len(s.ttft), HitRate: hit, TTFTMean: mean(s.ttft),
+		Policy: policy, Requests: s.answered, HitRate: hit, TTFTMean: mean(s.ttft),
 		TTFTP50: at(s.ttft, 0.5), TTFTP90: at(s.ttft, 0.9), TTFTP99: at(s.ttft, 0.99),
 		TPOTP50: at(s.tpot, 0.5), TPOTP99: at(s.tpot, 0.99),
 		Hotspot: skew(served), PrefillImbalance: skew(computed),

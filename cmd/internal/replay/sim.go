@@ -86,7 +86,7 @@ func Simulate(t *Trace, f Fleet, policy string, seed uint64) (Result, error) {
 		return Result{}, err
 	}
 	s.run()
-	if n := len(t.Rows) - len(s.out.ttft); n > 0 {
+	if n := len(t.Rows) - s.out.answered; n > 0 {
 		return Result{}, fmt.Errorf("policy %s: %d requests were never answered", policy, n)
 	}
 	return s.result(policy), nil
@@ -163,7 +163,7 @@ func (s *sim) run() {
 
 // requests prepares the rows. Whether one is streamed does not depend on the policy or its seed.
 func (s *sim) requests() []*request {
-	coin := rand.New(rand.NewPCG(99, 99))
+	streamed := coins(s.fleet.Unstreamed)
 	hashes := make([]uint64, 0, 1<<16)
 	list, all := make([]*request, len(s.trace.Rows)), make([]request, len(s.trace.Rows))
 	for i := range s.trace.Rows {
@@ -176,7 +176,7 @@ func (s *sim) requests() []*request {
 			hashes = append(hashes, mix(0, uint64(b)))
 		}
 		r := &all[i]
-		*r = request{row: row, gate: s.gates[i%len(s.gates)], at: row.At / s.fleet.Speed, streamed: coin.Float64() >= s.fleet.Unstreamed}
+		*r = request{row: row, gate: s.gates[i%len(s.gates)], at: row.At / s.fleet.Speed, streamed: streamed()}
 		r.query = router.Request{
 			Key:    router.Key{Hashes: hashes[from:len(hashes):len(hashes)], Bytes: 4 * row.Input},
 			Tokens: row.Input, Streamed: r.streamed, Session: sessionOf(row), MayWait: !s.fleet.NoWait,
@@ -184,6 +184,12 @@ func (s *sim) requests() []*request {
 		list[i] = r
 	}
 	return list
+}
+
+// coins says of one request after the other whether it is streamed.
+func coins(unstreamed float64) func() bool {
+	rnd := rand.New(rand.NewPCG(99, 99))
+	return func() bool { return rnd.Float64() >= unstreamed }
 }
 
 // sessionOf stands in for a session's name: the first blocks of its prompt.
