@@ -216,6 +216,22 @@ func (s *serve) followConfig(ctx context.Context, srv *gateway.Server) {
 // knownWithin is how long the ready message waits for the engines to tell what they are.
 const knownWithin = 5 * time.Second
 
+// fewDescriptors is the limit below which a gateway of any size will meet it.
+const fewDescriptors = 4096
+
+// reportDescriptors says how many streams the limit on open files allows: each
+// takes two, one to the client and one to the engine.
+func (s *serve) reportDescriptors() {
+	n := descriptorLimit()
+	switch {
+	case n == 0:
+	case n < fewDescriptors:
+		s.log.Warn("few file descriptors are allowed: raise the hard limit (LimitNOFILE, ulimit -n)", "limit", n, "streams", n/2)
+	default:
+		s.log.Info("file descriptors", "limit", n, "streams", n/2)
+	}
+}
+
 // announce says what is served, from where, and how to try it.
 func (s *serve) announce(ctx context.Context, srv *gateway.Server, ln, admin net.Listener, secure bool, cfg *configs.Config) {
 	wait, cancel := context.WithTimeout(ctx, knownWithin)
@@ -227,6 +243,7 @@ func (s *serve) announce(ctx context.Context, srv *gateway.Server, ln, admin net
 	if len(cfg.Keys) == 0 {
 		s.log.Info("no keys are configured: every client is served")
 	}
+	s.reportDescriptors()
 	scheme := "http"
 	if secure {
 		scheme = "https"

@@ -98,6 +98,9 @@ func judge(f Facts) (v Verdict, retryable bool) {
 func judgeError(e *Error, scoring bool) (v Verdict, retryable bool) {
 	switch e.Kind {
 	case KindConnect:
+		if e.Local() { // another engine would not be reached either
+			return Verdict{Status: 502, Code: "upstream_error"}, false
+		}
 		return Verdict{Status: 502, Code: "upstream_error", Health: Failing}, true
 	case KindTimeout:
 		return judgeTimeout(e.Limit)

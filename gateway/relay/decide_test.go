@@ -3,6 +3,9 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -138,6 +141,16 @@ func TestErrorTextNamesWhatHappenedAndWhere(t *testing.T) {
 	} {
 		if got := e.Error(); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestWantOfTheGatewaysOwnIsNoFaultOfTheEngine(t *testing.T) {
+	for _, err := range []error{syscall.EMFILE, syscall.EADDRNOTAVAIL} {
+		e := &Error{Kind: KindConnect, Err: &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", err)}}
+		v := Decide(Facts{Err: e, Attempt: 1, MaxAttempts: 3, Others: true})
+		if v.Retry || v.Health != Neutral || v.Status != 502 {
+			t.Errorf("%v: got %+v, want 502, no retry and nothing held against the engine", err, v)
 		}
 	}
 }

@@ -128,6 +128,17 @@ func (e *Error) Died() bool {
 	return false
 }
 
+// Local reports whether there is no connection for want of something of this
+// machine's own: descriptors, ports, memory. The engine has no part in it.
+func (e *Error) Local() bool {
+	for _, own := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(e.Err, own) {
+			return true
+		}
+	}
+	return false
+}
+
 // Causes of a cancellation that Decide knows. Others count as the gateway's own.
 var (
 	ErrClientGone = errors.New("the client went away")
