@@ -297,6 +297,9 @@ func (s *Server) adminRequest(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No request " + clip(r.PathValue("id"), 128) + " among the last 1000."})
 		return
 	}
+	if e.Code != "" {
+		e.Advice = adviceFor(e.Code).todo
+	}
 	writeJSON(w, http.StatusOK, e)
 }
 

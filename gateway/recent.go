@@ -28,6 +28,7 @@ type explanation struct {
 	Status       int                 `json:"status"`
 	Code         string              `json:"code,omitempty"`
 	Message      string              `json:"message,omitempty"`
+	Advice       string              `json:"advice,omitempty"` // for the operator; of a single request
 	Replica      string              `json:"replica,omitempty"`
 	Matched      int                 `json:"matched_tokens"`
 	Best         int                 `json:"best_matched_tokens"`

@@ -26,11 +26,13 @@ func commands(e *env) []*cobra.Command {
 		newBenchCmd(e),
 		newCheckCmd(e),
 		newEngineCmd(e),
+		newExplainCmd(e),
 		newHealthCmd(e),
 		newInitCmd(e),
 		newReplayCmd(e),
 		newScoreCmd(e),
 		newServeCmd(e),
+		newTopCmd(e),
 		newVersionCmd(e),
 	}
 }
