@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/e2e/harness"
 )
@@ -41,29 +39,18 @@ func (a aftermath) charged() string {
 	return "prompt and events"
 }
 
-// restReplica is what must be zero of a replica at rest.
+// restReplica is what is read of GET /replicas.
 type restReplica struct {
-	ID           string `json:"id"`
-	State        string `json:"state"`
-	InFlight     int    `json:"in_flight"`
-	Streams      int    `json:"streams"`
-	Waiting      int    `json:"waiting"`
-	QueuedTokens int    `json:"queued_tokens"`
-	KVInFlight   int    `json:"kv_in_flight"`
+	ID    string `json:"id"`
+	State string `json:"state"`
 }
 
 // restLimits is what is read of GET /limits.
 type restLimits struct {
 	Keys []struct {
-		Key     string `json:"key"`
-		Waiting int    `json:"waiting"`
-		Running int    `json:"running"`
-		Limits  []struct {
-			UnderWay int `json:"under_way"`
-			Running  int `json:"running"`
-			Input    int `json:"reserved_input_tokens"`
-			Output   int `json:"reserved_output_tokens"`
-			Rates    []struct {
+		Key    string `json:"key"`
+		Limits []struct {
+			Rates []struct {
 				Kind string `json:"kind"`
 				Used int    `json:"used"`
 			} `json:"rates"`
@@ -71,43 +58,8 @@ type restLimits struct {
 	} `json:"keys"`
 }
 
-func adminGet[T any](admin, path string) (v T, err error) {
-	resp, err := (&http.Client{Timeout: 30 * time.Second}).Get(admin + path)
-	if err != nil {
-		return v, err
-	}
-	defer resp.Body.Close()
-	return v, json.NewDecoder(resp.Body).Decode(&v)
-}
-
-// atRest is nil when nothing of any request is left: no slot, stream, queued
-// token, concurrency slot, reservation or waiting request.
-func atRest(admin string) error {
-	rs, err := adminGet[[]restReplica](admin, "/replicas")
-	if err != nil {
-		return err
-	}
-	for _, r := range rs {
-		if r.InFlight != 0 || r.Streams != 0 || r.Waiting != 0 || r.QueuedTokens != 0 || r.KVInFlight != 0 {
-			return fmt.Errorf("replica %+v", r)
-		}
-	}
-	l, err := adminGet[restLimits](admin, "/limits")
-	if err != nil {
-		return err
-	}
-	for _, k := range l.Keys {
-		if k.Waiting != 0 || k.Running != 0 {
-			return fmt.Errorf("key %+v", k)
-		}
-		for _, s := range k.Limits {
-			if s.UnderWay != 0 || s.Running != 0 || s.Input != 0 || s.Output != 0 {
-				return fmt.Errorf("key %+v", k)
-			}
-		}
-	}
-	return nil
-}
+// atRest is nil when nothing of any request is left.
+func atRest(admin string) error { return harness.AtRest(admin) }
 
 // rest waits until everything is over.
 func (m *matrix) rest(t *testing.T) {
@@ -143,8 +95,8 @@ func (m *matrix) settled(t *testing.T) {
 	for _, c := range m.cells {
 		byName[c.name], c.after.requests = c, map[string]int{}
 	}
-	rs, err := adminGet[[]restReplica](m.gateway.Admin, "/replicas")
-	limits, err2 := adminGet[restLimits](m.gateway.Admin, "/limits")
+	rs, err := harness.AdminGet[[]restReplica](m.gateway.Admin, "/replicas")
+	limits, err2 := harness.AdminGet[restLimits](m.gateway.Admin, "/limits")
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -182,24 +134,12 @@ func (m *matrix) settled(t *testing.T) {
 	}
 }
 
-// metricsOf is the gateway's page: name → labels → value.
-func metricsOf(t *testing.T, gateway *harness.Process) map[string]map[string]float64 {
+// metricsOf is the gateway's page.
+func metricsOf(t *testing.T, gateway *harness.Process) harness.Metrics {
 	t.Helper()
-	page := map[string]map[string]float64{}
-	for line := range strings.Lines(string(do(t, http.MethodGet, gateway.Admin+"/metrics", "").body)) {
-		at := strings.LastIndexByte(strings.TrimSpace(line), ' ')
-		if strings.HasPrefix(line, "#") || at < 0 {
-			continue
-		}
-		name, labels, _ := strings.Cut(line[:at], "{")
-		var v float64
-		if _, err := fmt.Sscan(line[at:], &v); err != nil {
-			continue
-		}
-		if page[name] == nil {
-			page[name] = map[string]float64{}
-		}
-		page[name][strings.TrimSuffix(labels, "}")] = v
+	page, err := harness.ReadMetrics(gateway.Admin)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return page
 }

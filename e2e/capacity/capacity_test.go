@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -69,10 +66,7 @@ func TestStreamsThatOneGatewayHolds(t *testing.T) {
 	}
 	client.end()
 	harness.Eventually(t, 30*time.Second, "all are closed when their clients leave", func() error {
-		if open := metric(t, gateway, "penstock_replica_in_flight"); open > 0 {
-			return fmt.Errorf("%v are in flight", open)
-		}
-		return nil
+		return harness.AtRest(gateway.Admin)
 	})
 }
 
@@ -87,48 +81,19 @@ type usage struct {
 
 func usageOf(t *testing.T, gateway *harness.Process) usage {
 	t.Helper()
-	page := get(t, gateway.Admin+"/metrics")
+	page, err := harness.ReadMetrics(gateway.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
 	u := usage{
-		resident: int64(valueIn(page, "process_resident_memory_bytes")),
-		inUse:    int64(valueIn(page, "go_memstats_heap_inuse_bytes") + valueIn(page, "go_memstats_stack_inuse_bytes")),
-		cpu:      time.Duration(valueIn(page, "process_cpu_seconds_total") * float64(time.Second)),
+		resident: int64(page.Sum("process_resident_memory_bytes")),
+		inUse:    int64(page.Sum("go_memstats_heap_inuse_bytes") + page.Sum("go_memstats_stack_inuse_bytes")),
+		cpu:      time.Duration(page.Sum("process_cpu_seconds_total") * float64(time.Second)),
 	}
 	if u.resident == 0 || u.inUse == 0 {
 		t.Fatalf("the metrics page tells no memory: %+v", u)
 	}
 	return u
-}
-
-func metric(t *testing.T, gateway *harness.Process, name string) float64 {
-	t.Helper()
-	return valueIn(get(t, gateway.Admin+"/metrics"), name)
-}
-
-// valueIn is the sum over all labels.
-func valueIn(page, name string) float64 {
-	sum := 0.0
-	for line := range strings.Lines(page) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
-			if v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64); err == nil {
-				sum += v
-			}
-		}
-	}
-	return sum
-}
-
-func get(t *testing.T, url string) string {
-	t.Helper()
-	resp, err := (&http.Client{Timeout: time.Minute}).Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }
 
 // role is a process of the test binary that plays engine or client.
