@@ -29,7 +29,7 @@ func fillDefaults(v reflect.Value) {
 	for _, i := range fieldsOf(v.Type()).index {
 		fillDefaults(v.Field(i))
 	}
-	if d, ok := v.Addr().Interface().(defaulter); ok {
+	if d, ok := reflect.TypeAssert[defaulter](v.Addr()); ok {
 		d.setDefaults()
 	}
 }

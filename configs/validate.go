@@ -158,9 +158,16 @@ func (v *validator) timeouts() {
 		name string
 		d    time.Duration
 	}{
-		{"connect", t.Connect}, {"first_token", t.FirstToken}, {"idle", t.Idle}, {"request", t.Request},
-		{"drain", t.Drain}, {"read_headers", t.ReadHeaders}, {"read_body", t.ReadBody},
-		{"write", t.Write}, {"keep_alive", t.KeepAlive}, {"engine_idle", t.EngineIdle},
+		{"connect", t.Connect},
+		{"first_token", t.FirstToken},
+		{"idle", t.Idle},
+		{"request", t.Request},
+		{"drain", t.Drain},
+		{"read_headers", t.ReadHeaders},
+		{"read_body", t.ReadBody},
+		{"write", t.Write},
+		{"keep_alive", t.KeepAlive},
+		{"engine_idle", t.EngineIdle},
 	} {
 		if f.name == "drain" && f.d == 0 {
 			continue // streams are cut at once

@@ -99,9 +99,16 @@ func (v *validator) modelTimeouts(key string, t *Timeouts) {
 		d     time.Duration
 		model bool
 	}{
-		{"connect", t.Connect, true}, {"first_token", t.FirstToken, true}, {"idle", t.Idle, true}, {"request", t.Request, true},
-		{"drain", t.Drain, false}, {"read_headers", t.ReadHeaders, false}, {"read_body", t.ReadBody, false},
-		{"write", t.Write, false}, {"keep_alive", t.KeepAlive, false}, {"engine_idle", t.EngineIdle, false},
+		{"connect", t.Connect, true},
+		{"first_token", t.FirstToken, true},
+		{"idle", t.Idle, true},
+		{"request", t.Request, true},
+		{"drain", t.Drain, false},
+		{"read_headers", t.ReadHeaders, false},
+		{"read_body", t.ReadBody, false},
+		{"write", t.Write, false},
+		{"keep_alive", t.KeepAlive, false},
+		{"engine_idle", t.EngineIdle, false},
 	} {
 		at := key + "." + f.name
 		switch {

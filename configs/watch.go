@@ -71,7 +71,7 @@ func (w *watch) run(ctx context.Context, onChange func()) {
 			return
 		case <-events:
 			timer.Reset(settle)
-		case <-failures: // an overflow, for one: something was missed
+		case <-failures: //nolint:errcheck // an overflow, for one: something was missed
 			timer.Reset(settle)
 		case <-timer.C:
 			timer.Reset(look)

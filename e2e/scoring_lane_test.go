@@ -146,7 +146,7 @@ func chatTurn(ctx context.Context, url string, messages []map[string]string, f *
 		}
 	}
 	if resp.StatusCode != http.StatusOK || text == "" {
-		return "", fmt.Errorf("status %d, text %q, %v", resp.StatusCode, text, lines.Err())
+		return "", fmt.Errorf("status %d, text %q, %v", resp.StatusCode, text, lines.Err()) //nolint:errorlint // it may be nil
 	}
 	return text, nil
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,7 @@ func TestBreakerOpensTriesAndCloses(t *testing.T) {
 		if a.State() != StateOpen || a.Usable() || !b.Usable() {
 			t.Fatalf("after 5 failures in a row: got state %s, usable %v; want open, not usable", a.State(), a.Usable())
 		}
-		if _, err := a.Allow(); err != ErrOpen {
+		if _, err := a.Allow(); !errors.Is(err, ErrOpen) {
 			t.Errorf("Allow on an open breaker: got %v, want ErrOpen", err)
 		}
 		time.Sleep(5*time.Second + 10*time.Millisecond)

@@ -76,7 +76,7 @@ func readHelp(text string) options {
 func readUsage(usage string) options {
 	o := make(options)
 	words := usageWords(usage)
-	for i := 0; i < len(words); i++ {
+	for i := range words {
 		if optionName.MatchString(words[i]) {
 			o[words[i]] = usageArity(words[i+1:])
 		}

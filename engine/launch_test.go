@@ -262,8 +262,10 @@ func TestPoolsAreNumberedOn(t *testing.T) {
 		n    int
 		want []string
 	}{
-		{"", 2, []string{"local-0", "local-2"}}, {"", 2, []string{"local-3", "local-4"}},
-		{"gpu", 1, []string{"gpu"}}, {"gpu", 2, []string{"gpu-0", "gpu-1"}},
+		{"", 2, []string{"local-0", "local-2"}},
+		{"", 2, []string{"local-3", "local-4"}},
+		{"gpu", 1, []string{"gpu"}},
+		{"gpu", 2, []string{"gpu-0", "gpu-1"}},
 	} {
 		if got := poolIDs(tt.id, "local", tt.n, used); !slices.Equal(got, tt.want) {
 			t.Errorf("ids of %d with id %q: got %v, want %v", tt.n, tt.id, got, tt.want)

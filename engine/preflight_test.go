@@ -21,7 +21,7 @@ import (
 func wrapAt(text string, width int, hyphens bool) string {
 	var b strings.Builder
 	col := 0
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if col > 0 && col+len(word) > width {
 			b.WriteString("\n          ")
 			col = 10

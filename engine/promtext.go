@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	dto "github.com/prometheus/client_model/go"
@@ -47,11 +48,8 @@ func keepFamilies(text []byte, names []string) []byte {
 		if end <= 0 {
 			continue
 		}
-		for _, name := range names {
-			if string(line[:end]) == name {
-				kept = append(kept, line...)
-				break
-			}
+		if slices.Contains(names, string(line[:end])) {
+			kept = append(kept, line...)
 		}
 	}
 	if n := len(kept); n > 0 && kept[n-1] != '\n' {

@@ -108,8 +108,10 @@ func (s *server) ignoreRanks(missed, total int) {
 	if !s.removed && s.facts.Load() != nil {
 		f.log.Error("the engine ignores data-parallel ranks: its URL is one replica from now on",
 			"replica", s.id, "requests", total, "on_other_ranks", missed)
-		f.events.add(Event{Type: RanksIgnored, Replica: s.replicas[0], Count: missed, At: now,
-			Reason: "the engine's counters show requests on other ranks than those sent"})
+		f.events.add(Event{
+			Type: RanksIgnored, Replica: s.replicas[0], Count: missed, At: now,
+			Reason: "the engine's counters show requests on other ranks than those sent",
+		})
 		s.ranksIgnored.Store(true)
 		s.layOut(s.facts.Load(), now)
 	}

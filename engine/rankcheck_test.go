@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -26,9 +27,7 @@ func drive(t *testing.T, n, requests int, deal dealer, foreign float64) int {
 			return 0
 		}
 		copied := make(map[int]float64)
-		for r, v := range counters {
-			copied[r] = v
-		}
+		maps.Copy(copied, counters)
 		missed, _ := c.read(copied, now)
 		return missed
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -210,7 +211,7 @@ func TestOlderLoadEndpoint(t *testing.T) {
 			t.Errorf("/get_load, %s: got %+v, %v; want 3 running, 2 waiting, 700 tokens", name, got, err)
 		}
 	}
-	if _, err := (&sglang{}).load(t.Context(), replay(t, nil)); err != errNoLoad {
+	if _, err := (&sglang{}).load(t.Context(), replay(t, nil)); !errors.Is(err, errNoLoad) {
 		t.Errorf("an engine without any load endpoint: got %v, want errNoLoad", err)
 	}
 }

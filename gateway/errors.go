@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -205,9 +204,4 @@ func nullable(s string) *string {
 		return nil
 	}
 	return &s
-}
-
-// asGatewayError finds the *Error that err is or wraps.
-func asGatewayError(err error) (*Error, bool) {
-	return errors.AsType[*Error](err)
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -172,7 +173,7 @@ func (x *traced) tell(a *attempt, q *relay.Request) {
 	q.Set = append(q.Set, relay.Header{Name: "Traceparent", Value: h})
 }
 
-var droppedWithoutParent = append(droppedHeaders[:len(droppedHeaders):len(droppedHeaders)], "tracestate")
+var droppedWithoutParent = append(slices.Clip(droppedHeaders), "tracestate")
 
 // spanAnswered records the first byte of an attempt's answer, or why there is none.
 func (a *attempt) spanAnswered(ans relay.Answer, err error) {

@@ -127,8 +127,10 @@ func (f *Refusal) RetryAfterMillis() string {
 // concurrencyRefusal reads the slots again to say which scope is full. When
 // none is any more, it tells of the first that is limited.
 func concurrencyRefusal(r *Reservation, now time.Time) *Refusal {
-	f := &Refusal{Kind: KindConcurrency, Key: r.key, Model: r.model, Needed: 1,
-		Mode: r.Mode(), State: r.State(), RetryAfter: time.Second}
+	f := &Refusal{
+		Kind: KindConcurrency, Key: r.key, Model: r.model, Needed: 1,
+		Mode: r.Mode(), State: r.State(), RetryAfter: time.Second,
+	}
 	var found bool
 	for i := range r.n {
 		s := &r.scopes[i]

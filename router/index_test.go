@@ -55,8 +55,7 @@ func TestIndexKeepsPrefixesWhole(t *testing.T) {
 	x := newIndex(300)
 	var prompts [][]uint64
 	type pin struct {
-		slot  int32
-		ready bool
+		slot int32
 	}
 	var pins []pin
 	for range 4000 {

@@ -109,7 +109,7 @@ func (b *KeyBuilder) Token(id uint64) {
 	// ids above 32 bits do not occur in a vocabulary, their upper half is folded in.
 	var p [bytesPerToken]byte
 	binary.LittleEndian.PutUint32(p[:], uint32(id)^uint32(id>>32))
-	b.Write(p[:])
+	_, _ = b.Write(p[:]) // it cannot fail
 }
 
 // Tokens adds token ids.
@@ -125,7 +125,7 @@ func (b *KeyBuilder) Media(hash uint64) {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], hash)
 	for n := b.image * bytesPerToken; n > 0; n -= len(p) {
-		b.Write(p[:min(n, len(p))])
+		_, _ = b.Write(p[:min(n, len(p))])
 	}
 }
 

@@ -141,7 +141,7 @@ func TestRunningLimitIsLearnedWhereItIsNotTold(t *testing.T) {
 	r := p.Replicas()[0]
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 20 { // coming and going: no limit
-		r.Observe(t0, Load{Running: 20 + rnd.IntN(1)*3, Waiting: 0})
+		r.Observe(t0, Load{Running: 20 + rnd.IntN(2)*3, Waiting: 0})
 	}
 	if got := r.Stats().MaxRunning; got != defaultMaxRunning {
 		t.Errorf("running limit %d without any waiting, want %d", got, defaultMaxRunning)

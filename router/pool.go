@@ -99,7 +99,6 @@ type Pool struct {
 
 	mu      sync.Mutex // guards what follows, and the reservations of all replicas
 	held    int        // requests in the gateway's queue
-	now     time.Time  // of the last choice
 	due     dueHeap    // reservations of unstreamed answers, by predicted first token
 	rates   rate       // the fleet's
 	sum     rate       // Σ of the replicas' own

@@ -489,7 +489,9 @@ func TestOptionsAreChecked(t *testing.T) {
 	}{
 		{Options{Kind: "tgi"}, `kind "tgi": expected sglang or vllm`},
 		{Options{Profile: "fast"}, `profile "fast": expected instant, qwen3-30b, glm52-dp4`},
-		{Options{DP: -1}, "dp -1"}, {Options{MaxQueued: -1}, "max-queued -1"}, {Options{TimeScale: -2}, "time-scale -2"},
+		{Options{DP: -1}, "dp -1"},
+		{Options{MaxQueued: -1}, "max-queued -1"},
+		{Options{TimeScale: -2}, "time-scale -2"},
 		{Options{KVTokens: 100, PageSize: 64}, "kv-tokens 100"},
 		{Options{Faults: []Fault{{Kind: "x"}}}, `fault "x"`},
 	} {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -94,14 +95,12 @@ func (g *gen) checkStops(w uint32, from int) {
 	if g.reason != "" || len(g.tokens) <= g.call.minTokens {
 		return
 	}
-	for _, id := range g.call.stopIDs {
-		if id == w {
-			g.reason = "stop"
-			if !g.call.keepStop {
-				g.text = g.text[:from]
-			}
-			return
+	if slices.Contains(g.call.stopIDs, w) {
+		g.reason = "stop"
+		if !g.call.keepStop {
+			g.text = g.text[:from]
 		}
+		return
 	}
 	at := -1
 	for _, stop := range g.call.stops {

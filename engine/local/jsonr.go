@@ -136,9 +136,10 @@ func elements(raw []byte) (list [][]byte, ok bool) {
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {
 		case inString:
-			if c == '\\' {
+			switch c {
+			case '\\':
 				i++
-			} else if c == '"' {
+			case '"':
 				inString = false
 			}
 		case c == '"':

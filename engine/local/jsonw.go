@@ -70,8 +70,6 @@ func appendInt[T int | int64 | uint32](b []byte, n T) []byte {
 // appendFloat writes the shortest text that reads back as exactly f.
 func appendFloat(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', -1, 64) }
 
-func appendBool(b []byte, v bool) []byte { return strconv.AppendBool(b, v) }
-
 // buffers keeps the memory of answers between requests.
 type buffers struct{ pool sync.Pool }
 

@@ -101,8 +101,12 @@ func (o *Options) check() error {
 		name  string
 		value float64
 	}{
-		{"dp", float64(o.DP)}, {"kv-tokens", float64(o.KVTokens)}, {"page-size", float64(o.PageSize)},
-		{"max-running", float64(o.MaxRunning)}, {"time-scale", o.TimeScale}, {"context length", float64(o.ContextLen)},
+		{"dp", float64(o.DP)},
+		{"kv-tokens", float64(o.KVTokens)},
+		{"page-size", float64(o.PageSize)},
+		{"max-running", float64(o.MaxRunning)},
+		{"time-scale", o.TimeScale},
+		{"context length", float64(o.ContextLen)},
 	} {
 		if !(v.value > 0) {
 			return fmt.Errorf("%s %v: expected a number above 0", v.name, v.value)

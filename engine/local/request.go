@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 
 	"penstock/engine/local/lm"
@@ -239,10 +240,8 @@ func readSampling(c *call, w *wire) error {
 	if w.Seed != nil {
 		c.seed, c.seeded = uint64(*w.Seed), true
 	}
-	for _, s := range c.stops {
-		if s == "" {
-			return badRequest("stop", "stop cannot contain an empty string.")
-		}
+	if slices.Contains(c.stops, "") {
+		return badRequest("stop", "stop cannot contain an empty string.")
 	}
 	return nil
 }

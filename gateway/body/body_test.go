@@ -482,6 +482,7 @@ func BenchmarkParseAndKey(b *testing.B) { benchmark(b, Chat, chatBody(1<<20, fal
 func BenchmarkParseAndKeyParts(b *testing.B) {
 	benchmark(b, Chat, chatBody(1<<20, true), true)
 }
+
 func BenchmarkParseAndKeyEscaped(b *testing.B) {
 	benchmark(b, Completions, []byte(`{"prompt":"`+strings.Repeat(`\u65e5\u672c\u8a9e `, 50000)+`"}`), true)
 }

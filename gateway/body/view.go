@@ -62,7 +62,6 @@ type Prompt struct {
 type span struct{ start, end int32 }
 
 func (s span) there() bool           { return s.end > 0 }
-func (s span) of(b []byte) []byte    { return b[s.start:s.end] }
 func (s span) inner(b []byte) []byte { return b[s.start+1 : s.end-1] }
 
 // place is where a top-level member stands: its key, its value, and the end of the member before it (0: it is

@@ -278,12 +278,18 @@ func quote(s string) []byte {
 
 func TestSGLangsGenerateServesWhatItsOpenAIRouteRefuses(t *testing.T) {
 	for _, c := range []struct{ name, request, path, sent string }{
-		{"g-text-max0", `{"model":"tiny","prompt":"def main(x):","echo":true,"logprobs":1,"max_tokens":0,"temperature":0,"seed":1234}`, "/generate",
-			`{"return_logprob":true,"logprob_start_len":0,"return_text_in_logprobs":true,"stream":false,"top_logprobs_num":1,"sampling_params":{"max_new_tokens":0,"temperature":0,"sampling_seed":1234},"text":"def main(x):"}`},
-		{"g-listids-max0", `{"model":"tiny","prompt":[[444, 2947, 10, 90, 307], [444, 2947, 10]],"echo":true,"logprobs":2,"max_tokens":0,"temperature":0,"top_p":null}`, "/generate",
-			`{"return_logprob":true,"logprob_start_len":0,"return_text_in_logprobs":true,"stream":false,"top_logprobs_num":2,"sampling_params":{"max_new_tokens":0,"temperature":0},"routed_dp_rank":1,"input_ids":[[444, 2947, 10, 90, 307], [444, 2947, 10]]}`},
-		{"g-unicode-max0", `{"model":"tiny","prompt":["héé 日本😀語 x"],"echo":true,"logprobs":2,"max_tokens":0,"cache_salt":"s"}`, "/generate",
-			`{"return_logprob":true,"logprob_start_len":0,"return_text_in_logprobs":true,"stream":false,"top_logprobs_num":2,"sampling_params":{"max_new_tokens":0},"extra_key":"s","text":"héé 日本😀語 x"}`},
+		{
+			"g-text-max0", `{"model":"tiny","prompt":"def main(x):","echo":true,"logprobs":1,"max_tokens":0,"temperature":0,"seed":1234}`, "/generate",
+			`{"return_logprob":true,"logprob_start_len":0,"return_text_in_logprobs":true,"stream":false,"top_logprobs_num":1,"sampling_params":{"max_new_tokens":0,"temperature":0,"sampling_seed":1234},"text":"def main(x):"}`,
+		},
+		{
+			"g-listids-max0", `{"model":"tiny","prompt":[[444, 2947, 10, 90, 307], [444, 2947, 10]],"echo":true,"logprobs":2,"max_tokens":0,"temperature":0,"top_p":null}`, "/generate",
+			`{"return_logprob":true,"logprob_start_len":0,"return_text_in_logprobs":true,"stream":false,"top_logprobs_num":2,"sampling_params":{"max_new_tokens":0,"temperature":0},"routed_dp_rank":1,"input_ids":[[444, 2947, 10, 90, 307], [444, 2947, 10]]}`,
+		},
+		{
+			"g-unicode-max0", `{"model":"tiny","prompt":["héé 日本😀語 x"],"echo":true,"logprobs":2,"max_tokens":0,"cache_salt":"s"}`, "/generate",
+			`{"return_logprob":true,"logprob_start_len":0,"return_text_in_logprobs":true,"stream":false,"top_logprobs_num":2,"sampling_params":{"max_new_tokens":0},"extra_key":"s","text":"héé 日本😀語 x"}`,
+		},
 	} {
 		j := jobOf(t, c.request)
 		e := new(body.Edits)

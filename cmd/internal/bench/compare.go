@@ -16,8 +16,15 @@ func compared() []struct {
 	better string
 } {
 	return []struct{ name, better string }{
-		{"ttft_med", "less"}, {"ttft_p99", "less"}, {"tpot_med", "less"}, {"itl_p99", "less"}, {"lat_med", "less"},
-		{"in_tput", "more"}, {"out_tput", "more"}, {"completed", "more"}, {"errors", "less"},
+		{"ttft_med", "less"},
+		{"ttft_p99", "less"},
+		{"tpot_med", "less"},
+		{"itl_p99", "less"},
+		{"lat_med", "less"},
+		{"in_tput", "more"},
+		{"out_tput", "more"},
+		{"completed", "more"},
+		{"errors", "less"},
 	}
 }
 

@@ -89,9 +89,17 @@ func (p Phase) complete() (Phase, error) {
 		flag  string
 		value float64
 	}{
-		{"concurrency", float64(p.Batch)}, {"requests", float64(p.Requests)}, {"rate", p.Rate}, {"input-len", float64(p.Input)},
-		{"output-len", float64(p.Output)}, {"prefixes", float64(p.Prefixes)}, {"prefix-len", float64(p.PrefixTokens)},
-		{"sessions", float64(p.Sessions)}, {"turns", float64(p.Turns)}, {"limit", float64(p.Limit)}, {"speed", p.Speed},
+		{"concurrency", float64(p.Batch)},
+		{"requests", float64(p.Requests)},
+		{"rate", p.Rate},
+		{"input-len", float64(p.Input)},
+		{"output-len", float64(p.Output)},
+		{"prefixes", float64(p.Prefixes)},
+		{"prefix-len", float64(p.PrefixTokens)},
+		{"sessions", float64(p.Sessions)},
+		{"turns", float64(p.Turns)},
+		{"limit", float64(p.Limit)},
+		{"speed", p.Speed},
 	} {
 		if !(n.value >= 0) {
 			return p, fmt.Errorf("--%s %g: want 0 or more", n.flag, n.value)

@@ -4,6 +4,8 @@ package replay
 // arrival and decodes one token of each running request; its time is the sum of
 // both. Nothing here is known to the router.
 
+import "slices"
+
 const (
 	stepBudget = 8192
 	maxRunning = 256
@@ -146,8 +148,8 @@ func (e *engine) end() (firsts, dones []*request) {
 			continue
 		}
 		e.firsts = append(e.firsts, r)
-		for i := len(r.row.Blocks) - 1; i >= 0; i-- {
-			e.cache.touch(r.row.Blocks[i])
+		for _, v := range slices.Backward(r.row.Blocks) {
+			e.cache.touch(v)
 		}
 		e.evict()
 		if r.row.Output <= 1 {

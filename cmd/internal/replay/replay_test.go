@@ -240,7 +240,7 @@ func TestJSONHasTheDocumentedFields(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || len(got) != 2 {
 		t.Fatalf("%d objects, %v: %s", len(got), err, out.Bytes())
 	}
-	for _, f := range strings.Fields(`policy requests hit_rate capture ttft_mean_ms ttft_p50_ms ttft_p90_ms ttft_p99_ms
+	for f := range strings.FieldsSeq(`policy requests hit_rate capture ttft_mean_ms ttft_p50_ms ttft_p90_ms ttft_p99_ms
 		tpot_p50_ms tpot_p99_ms hotspot prefill_imbalance regret_tokens`) {
 		if _, ok := got[0][f]; !ok {
 			t.Errorf("no field %s in %s", f, out.Bytes())

@@ -23,7 +23,6 @@ type Result struct {
 	PrefillImbalance float64 `json:"prefill_imbalance"` // greatest over mean of computed prompt tokens
 	Regret           float64 `json:"regret_tokens"`     // longest match anywhere less the chosen one's, mean
 	Failed           int     `json:"failed,omitempty"`  // over HTTP only
-
 }
 
 // samples are the measurements of one run.

@@ -220,7 +220,7 @@ func (s *sim) share(now float64) {
 		}
 		for _, to := range s.gates {
 			if to != from {
-				to.pool.Import(clock(now), batch) // its own format: it cannot fail
+				_ = to.pool.Import(clock(now), batch) // its own format: it cannot fail
 			}
 		}
 	}

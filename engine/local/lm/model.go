@@ -83,10 +83,10 @@ func (m *Model) Advance(s State, w uint32) State {
 	if s.plan < 0 || m.planned(s.plan, s.at-1) != w || s.at == startLen {
 		s.plan, s.at = noPlan, 0
 	}
-	switch {
-	case w == m.header[s.inTag]:
+	switch w {
+	case m.header[s.inTag]:
 		s.inTag++
-	case w == m.header[0]:
+	case m.header[0]:
 		s.inTag = 1
 	default:
 		s.inTag = 0

@@ -195,8 +195,12 @@ func TestSamplesFollowTheDistribution(t *testing.T) {
 	x := m.NewScratch()
 	s := m.Resume(m.Encode(nil, "When the water comes down"))
 	for _, how := range []Sampling{
-		{Temperature: 1, TopP: 1}, {Temperature: 0.6, TopP: 1}, {Temperature: 1.7, TopP: 1},
-		{Temperature: 1, TopP: 0.8}, {Temperature: 0.8, TopP: 1, TopK: 5}, {Temperature: 1, TopP: 1, MinP: 0.1},
+		{Temperature: 1, TopP: 1},
+		{Temperature: 0.6, TopP: 1},
+		{Temperature: 1.7, TopP: 1},
+		{Temperature: 1, TopP: 0.8},
+		{Temperature: 0.8, TopP: 1, TopK: 5},
+		{Temperature: 1, TopP: 1, MinP: 0.1},
 	} {
 		want := expected(x.Dist(m, s), how)
 		draw := m.NewSampler(how, 7, 0)
@@ -255,8 +259,11 @@ func BenchmarkNext(b *testing.B) {
 		name string
 		how  Sampling
 	}{
-		{"greedy", Sampling{}}, {"temperature", Sampling{Temperature: 1, TopP: 1}},
-		{"warm", Sampling{Temperature: 0.7, TopP: 1}}, {"top_p", Sampling{Temperature: 0.7, TopP: 0.9}}, {"top_k", Sampling{Temperature: 1, TopP: 1, TopK: 40}},
+		{"greedy", Sampling{}},
+		{"temperature", Sampling{Temperature: 1, TopP: 1}},
+		{"warm", Sampling{Temperature: 0.7, TopP: 1}},
+		{"top_p", Sampling{Temperature: 0.7, TopP: 0.9}},
+		{"top_k", Sampling{Temperature: 1, TopP: 1, TopK: 40}},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			draw := m.NewSampler(bc.how, 1, 0)

@@ -78,8 +78,13 @@ func TestSpecialTextsAreTokensOnlyWhereAskedFor(t *testing.T) {
 
 func TestDetokReplacesWhatIsNoUTF8(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
-		{"a\xffb", "a\uFFFDb"}, {"\xe6\xb0a", "\uFFFDa"}, {"\xe6\xb0", "\uFFFD"}, {"\xf0\x9f\x8c\x8a", "🌊"},
-		{"\x80\x80", "\uFFFD\uFFFD"}, {"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"}, {"\xe6\xe6\xb0\xb4", "\uFFFD水"},
+		{"a\xffb", "a\uFFFDb"},
+		{"\xe6\xb0a", "\uFFFDa"},
+		{"\xe6\xb0", "\uFFFD"},
+		{"\xf0\x9f\x8c\x8a", "🌊"},
+		{"\x80\x80", "\uFFFD\uFFFD"},
+		{"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},
+		{"\xe6\xe6\xb0\xb4", "\uFFFD水"},
 	} {
 		var d Detok
 		var got []byte

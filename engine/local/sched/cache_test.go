@@ -77,8 +77,14 @@ func TestCacheFindsTheLongestPrefixInWholePages(t *testing.T) {
 		tokens []uint32
 		want   int
 	}{
-		{seq(0, 30), 28}, {seq(0, 28), 28}, {seq(0, 27), 24}, {seq(0, 3), 0}, {seq(1, 30), 0},
-		{append(seq(0, 13), 99, 99, 99), 12}, {append(seq(0, 28), seq(100, 120)...), 28}, {nil, 0},
+		{seq(0, 30), 28},
+		{seq(0, 28), 28},
+		{seq(0, 27), 24},
+		{seq(0, 3), 0},
+		{seq(1, 30), 0},
+		{append(seq(0, 13), 99, 99, 99), 12},
+		{append(seq(0, 28), seq(100, 120)...), 28},
+		{nil, 0},
 	} {
 		if got := c.Match(tc.tokens); got != tc.want {
 			t.Errorf("Match(%v): got %d, want %d", tc.tokens, got, tc.want)

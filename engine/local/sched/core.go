@@ -68,7 +68,7 @@ func (c *Core) Add(t *Task, now time.Time) error {
 	}
 	c.arrived++
 	t.phase, t.come, t.ready, t.order = waiting, now, now.Add(c.cfg.Profile.Latency), c.arrived
-	t.tokens, t.known, t.uncached = t.Prompt[:len(t.Prompt):len(t.Prompt)], len(t.Prompt), len(t.Prompt)
+	t.tokens, t.known, t.uncached = slices.Clip(t.Prompt), len(t.Prompt), len(t.Prompt)
 	if !t.Fresh {
 		t.uncached -= c.cache.Match(t.Prompt)
 	}

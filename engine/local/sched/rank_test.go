@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -138,7 +139,7 @@ func TestClosedRankRefuses(t *testing.T) {
 	r := NewRank(Config{Profile: Profiles()[0]})
 	r.Close()
 	r.Close()
-	if err := r.Submit(&Task{Prompt: seq(0, 3), Max: 1, Seq: newClocked(1)}); err != ErrClosed {
+	if err := r.Submit(&Task{Prompt: seq(0, 3), Max: 1, Seq: newClocked(1)}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Submit after Close: got %v, want %v", err, ErrClosed)
 	}
 }
