@@ -129,7 +129,7 @@ func draw(out io.Writer, o Options, n news, w, h int) error {
 		b.WriteString(l + rest)
 	}
 	b.WriteString(below)
-	b.WriteString(fmt.Sprintf("\x1b[%d;1H", max(1, h)))
+	fmt.Fprintf(&b, "\x1b[%d;1H", max(1, h))
 	if o.Color {
 		b.WriteString(dim)
 	}

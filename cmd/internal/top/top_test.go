@@ -1,6 +1,7 @@
 package top
 
 import (
+	"errors"
 	"bytes"
 	"context"
 	"fmt"
@@ -177,7 +178,7 @@ func TestItDrawsFollowsAndEndsOnQ(t *testing.T) {
 func TestASilentGatewayIsTold(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errSilent)
-	if err := reason(ctx, io.EOF); err != errSilent {
+	if err := reason(ctx, io.EOF); !errors.Is(err, errSilent) {
 		t.Errorf("got %v", err)
 	}
 	var s screen
