@@ -175,13 +175,13 @@ func (t *target) use() use {
 func (r *oneRun) worker(c *conn) {
 	y := newBody(r.load.shape)
 	var times []float64
-	n, events := 0, 0
+	n := 0
 	for !r.stop.Load() {
 		start := time.Now()
 		var err error
 		b := y.next(r.counter.Add(1))
 		if r.load.streamed() {
-			err = c.stream(b, func(int64) { events++ })
+			err = r.stream(c, b, nil)
 		} else {
 			_, err = c.whole(b)
 		}
@@ -239,16 +239,30 @@ func (r *oneRun) together(conns []*conn, t *target) (took time.Duration, used, b
 	return took, use{cpu: end.cpu - begin.cpu}, busy
 }
 
+// stream sends a request and wants every event of the answer.
+func (r *oneRun) stream(c *conn, body []byte, seen func(sent int64)) error {
+	n := 0
+	err := c.stream(body, func(sent int64) {
+		if sent == 0 { // the usage, or the end marker
+			return
+		}
+		if n++; seen != nil {
+			seen(sent)
+		}
+	})
+	if err == nil && n != r.load.events {
+		err = fmt.Errorf("%d events of %d", n, r.load.events)
+	}
+	return err
+}
+
 // paced notes how late each event comes, from a time on when all streams run.
 func (r *oneRun) paced(c *conn, from time.Time) {
 	times := make([]float64, 0, r.load.events)
 	n := 0
-	err := c.stream(newBody(r.load.shape).next(r.counter.Add(1)), func(sent int64) {
-		now := time.Now()
-		if sent > 0 {
-			n++
-		}
-		if sent > 0 && now.After(from) {
+	err := r.stream(c, newBody(r.load.shape).next(r.counter.Add(1)), func(sent int64) {
+		n++
+		if now := time.Now(); now.After(from) {
 			times = append(times, float64(now.UnixNano()-sent)/1e6)
 		}
 	})

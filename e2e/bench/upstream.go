@@ -51,7 +51,9 @@ func upstreamHandler(answer []byte) fasthttp.RequestHandler {
 			ctx.SetBodyString(`{"object":"list","data":[{"id":"bench","object":"model","created":1767225600,"owned_by":"bench","max_model_len":1000000}]}`)
 		case "/v1/chat/completions":
 			tail := ctx.PostBody()
-			tail = tail[max(0, len(tail)-300):]
+			if len(tail) > searched { // routers that write the body anew may move fields; a long one is not searched for them
+				tail = tail[len(tail)-searched:]
+			}
 			ctx.SetContentType("application/json")
 			if !bytes.Contains(tail, []byte(`"stream":true`)) {
 				ctx.SetBody(answer)
@@ -59,7 +61,7 @@ func upstreamHandler(answer []byte) fasthttp.RequestHandler {
 			}
 			ctx.SetContentType("text/event-stream")
 			ctx.SetBodyStream(&events{
-				left: number(tail, `"max_tokens":`), pace: time.Duration(number(tail, `"seed":`)) * time.Microsecond,
+				left: max(number(tail, `"max_tokens":`), number(tail, `"max_completion_tokens":`)), pace: time.Duration(number(tail, `"seed":`)) * time.Microsecond,
 				usage: bytes.Contains(tail, []byte(`"include_usage":true`)),
 			}, -1)
 		case "/health", "/health_generate":
@@ -70,6 +72,9 @@ func upstreamHandler(answer []byte) fasthttp.RequestHandler {
 		}
 	}
 }
+
+// searched is how much of a request's end is searched for what to answer.
+const searched = 2 << 10
 
 func number(b []byte, name string) int {
 	i := bytes.LastIndex(b, []byte(name))
