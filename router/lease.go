@@ -150,7 +150,7 @@ func (l *Lease) markReady() {
 	}
 	out.mu.Lock()
 	defer out.mu.Unlock()
-	out.placed(l.replica, l.slot)
+	out.placed(l)
 }
 
 // release unpins the request's blocks, and forgets those that a failed request
@@ -159,8 +159,8 @@ func (l *Lease) release(computed bool) {
 	x := l.replica.index
 	x.mu.Lock()
 	if l.slot != none && l.generation == x.generation {
-		if computed && !x.entries[l.slot].ready {
-			l.markReady()
+		if computed {
+			l.markReady() // to the other gateways it is news in any case: it was used until now
 		}
 		x.unpin(l.slot)
 		if !computed {
@@ -169,6 +169,9 @@ func (l *Lease) release(computed bool) {
 	}
 	l.slot = none
 	x.mu.Unlock()
+	if out := &l.replica.pool.outbox; out.on.Load() {
+		out.landed(l)
+	}
 }
 
 // predict schedules the release of the reservation of an unstreamed answer. Under pool.mu.

@@ -44,9 +44,10 @@ func (c *Choice) price(k *Candidate) {
 	switch {
 	case k.Pending == 0:
 	case c.Request.MayWait:
-		// Many who wait for one prefix would run on one replica: from some
-		// number on it is cheaper to compute it once more.
-		tokens += float64(k.followers*k.Pending) / float64(c.o.Followers)
+		// The request follows in a step of its own, behind those who wait for the
+		// prefix already. All of them would run on this replica: from some number
+		// on it is cheaper to compute the prefix once more.
+		tokens += step + float64(k.followers)*(float64(k.Uncached)+float64(k.Pending)/float64(c.o.Followers))
 	default:
 		tokens += payers * float64(k.Pending)
 	}

@@ -22,6 +22,9 @@ const (
 	shareVersion = 1
 	// outboxBlocks bounds the blocks kept for the next batch; what is beyond is not told.
 	outboxBlocks = 1 << 16
+	// keepEvery is how often the others are told what is still in use here: they
+	// have no pins on it, and would take it for old.
+	keepEvery = 2 * time.Second
 	// remoteLife is how long what another gateway has in flight is believed.
 	remoteLife = 3 * time.Second
 )
@@ -34,7 +37,9 @@ type outbox struct {
 	mu     sync.Mutex // taken after an index's
 	items  []placement
 	blocks []uint64
-	told   bool // the last batch spoke of requests in flight
+	told   bool              // the last batch spoke of requests in flight
+	flying map[*Lease]uint64 // the last block of every request in flight that is computed
+	kept   time.Time         // when the others were last told to keep those
 }
 
 // placement is a run of blocks that became ready on a replica.
@@ -44,10 +49,14 @@ type placement struct {
 	n       int    // blocks, in outbox.blocks
 }
 
-// placed marks the blocks up to slot s as computed and notes those that are new.
-func (o *outbox) placed(r *Replica, s int32) {
-	from := len(o.blocks)
-	blocks, parent := r.index.markReady(s, o.blocks)
+// placed marks the blocks of a request as computed and notes those that are new.
+func (o *outbox) placed(l *Lease) {
+	r, from := l.replica, len(o.blocks)
+	blocks, parent := r.index.markReady(l.slot, o.blocks)
+	if o.flying == nil {
+		o.flying = map[*Lease]uint64{}
+	}
+	o.flying[l] = r.index.entries[l.slot].hash
 	if len(blocks) > outboxBlocks {
 		o.blocks = blocks[:from]
 		return
@@ -55,6 +64,13 @@ func (o *outbox) placed(r *Replica, s int32) {
 	slices.Reverse(blocks[from:])
 	o.blocks = blocks
 	o.items = append(o.items, placement{replica: r, parent: parent, n: len(blocks) - from})
+}
+
+// landed forgets a request that has ended.
+func (o *outbox) landed(l *Lease) {
+	o.mu.Lock()
+	delete(o.flying, l)
+	o.mu.Unlock()
 }
 
 // Share begins to collect placements for other gateways. origin names this
@@ -93,6 +109,12 @@ func (p *Pool) Export(now time.Time) []byte {
 		return nil
 	}
 	o.told = busy
+	if now.Sub(o.kept) >= keepEvery {
+		o.kept = now
+		for l, last := range o.flying {
+			o.items = append(o.items, placement{replica: l.replica, parent: last})
+		}
+	}
 	for _, it := range o.items {
 		i, ok := number[it.replica]
 		blocks := o.blocks[:it.n]
