@@ -107,8 +107,13 @@ func (f *feeder) write(p []byte) {
 // text writes the inside of a JSON string as a compact encoder spells it: everything that can stand for itself
 // does, the rest has its short escape. Most clients send just that, and then the string is passed on as it is.
 func (f *feeder) text(raw []byte) {
+	// Where escapes are far apart, the runtime's vectors find them faster than a look at every eight bytes.
+	find := unusual
+	if bytes.Count(raw, []byte{'\\'}) < len(raw)/sparse {
+		find = unusualSparse
+	}
 	for {
-		i := unusual(raw)
+		i := find(raw)
 		if i < 0 {
 			f.write(raw)
 			return
@@ -169,6 +174,22 @@ func unusual(raw []byte) int {
 		}
 		if end == len(raw) {
 			return -1
+		}
+	}
+}
+
+// sparse is the distance between escapes, in the mean, from which on unusualSparse is the faster one.
+const sparse = 40
+
+// unusualSparse is unusual by way of bytes.IndexByte.
+func unusualSparse(raw []byte) int {
+	for i := 0; ; i += 2 {
+		n := bytes.IndexByte(raw[i:], '\\')
+		if n < 0 || i+n+1 >= len(raw) {
+			return -1
+		}
+		if i += n; raw[i+1] == 'u' || raw[i+1] == '/' {
+			return i
 		}
 	}
 }

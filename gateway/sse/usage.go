@@ -118,11 +118,23 @@ func BodyUsage(b []byte) (Usage, bool) {
 	return p.Usage, p.HasUsage
 }
 
+// lastUsage is bytes.LastIndex of the key, by way of bytes.Index, which has vectors.
+func lastUsage(b []byte) int {
+	key, at := []byte(`"usage"`), -1
+	for i := 0; ; i = at + len(key) {
+		n := bytes.Index(b[i:], key)
+		if n < 0 {
+			return at
+		}
+		at = i + n
+	}
+}
+
 // tailUsage finds a usage object that is certainly the top level's: what follows it is members of one object,
 // then the end of the body. ("usage" in quotes that are not escaped cannot stand inside a string.)
 func tailUsage(b []byte) (Usage, bool) {
 	from := max(0, len(b)-tail)
-	at := bytes.LastIndex(b[from:], []byte(`"usage"`))
+	at := lastUsage(b[from:])
 	if at < 0 {
 		return NoUsage(), false
 	}

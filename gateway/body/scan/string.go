@@ -24,11 +24,16 @@ func special(x uint64) uint64 {
 // whether it holds escapes.
 func String(b []byte, i int) (end int, escaped bool, err *SyntaxError) {
 	i++
+	quote := 0          // the next quote known to plainRun; none yet
+	long := i + longRun // where a run from i on becomes a long one
 	for {
 		for i+8 <= len(b) {
 			m := special(binary.LittleEndian.Uint64(b[i:]))
 			if m == 0 {
-				i += 8
+				if i += 8; i >= long {
+					i, quote = plainRun(b, i, quote)
+					long = i + longRun
+				}
 				continue
 			}
 			i += bits.TrailingZeros64(m) / 8
@@ -40,6 +45,7 @@ func String(b []byte, i int) (end int, escaped bool, err *SyntaxError) {
 			}
 			escaped = true
 			i += 2
+			long = i + longRun
 		}
 		if i >= len(b) {
 			end, err = fail(len(b), "unexpected end of the JSON text inside a string")
@@ -60,6 +66,47 @@ func String(b []byte, i int) (end int, escaped bool, err *SyntaxError) {
 			i++ // within the last eight bytes
 		}
 	}
+}
+
+// longRun is the length of a run from which on it pays to look for its end with the vectors of bytes.IndexByte.
+// Text with an escape at the end of each line stays below it.
+const longRun = 160
+
+// plainRun returns the offset of what ends the plain run at b[i]: the closing quote, a backslash, a control
+// character or the end. quote is the next quote known from an earlier call, if it is not before i.
+func plainRun(b []byte, i, quote int) (end, next int) {
+	if quote < i {
+		n := bytes.IndexByte(b[i:], '"')
+		if n < 0 {
+			n = len(b) - i
+		}
+		quote = i + n
+	}
+	end = quote
+	if n := bytes.IndexByte(b[i:end], '\\'); n >= 0 {
+		end = i + n
+	}
+	return i + untilControl(b[i:end]), quote
+}
+
+// untilControl is the offset of the first control character, or the length.
+func untilControl(b []byte) int {
+	const least = ones * 0x20
+	i := 0
+	for ; i+32 <= len(b); i += 32 {
+		w := b[i : i+32 : i+32]
+		p, q := binary.LittleEndian.Uint64(w), binary.LittleEndian.Uint64(w[8:])
+		r, s := binary.LittleEndian.Uint64(w[16:]), binary.LittleEndian.Uint64(w[24:])
+		if ((p-least)&^p|(q-least)&^q|(r-least)&^r|(s-least)&^s)&highs != 0 {
+			break
+		}
+	}
+	for ; i < len(b); i++ {
+		if b[i] < 0x20 {
+			break
+		}
+	}
+	return i
 }
 
 // short says whether \c is an escape of two bytes.
