@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -87,8 +88,7 @@ func (b *KeyBuilder) WriteString(s string) (int, error) {
 	n := len(s)
 	for len(s) > 0 {
 		if len(b.buf) == 0 && len(s) >= cap(b.buf) {
-			b.chain = xxh3.HashStringSeed(s[:cap(b.buf)], b.chain)
-			b.hashes = append(b.hashes, b.chain)
+			b.link(xxh3.HashString(s[:cap(b.buf)]))
 			s = s[cap(b.buf):]
 			continue
 		}
@@ -133,7 +133,15 @@ func (b *KeyBuilder) Media(hash uint64) {
 // are valid until the next Reset.
 func (b *KeyBuilder) Key() Key { return Key{Hashes: b.hashes, Bytes: b.bytes} }
 
-func (b *KeyBuilder) block(p []byte) {
-	b.chain = xxh3.HashSeed(p, b.chain)
+func (b *KeyBuilder) block(p []byte) { b.link(xxh3.Hash(p)) }
+
+// link chains a block's hash onto all before it. The chain is not the hash's
+// seed: xxh3 would derive a secret from it for each block of more than 240 bytes.
+func (b *KeyBuilder) link(hash uint64) {
+	const m = 0x9fb21c651e98df25 // odd, its bits well mixed
+	x := (bits.RotateLeft64(b.chain, 25) ^ hash) * m
+	x ^= x >> 29
+	x *= m
+	b.chain = x ^ x>>32
 	b.hashes = append(b.hashes, b.chain)
 }
