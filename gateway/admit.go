@@ -180,6 +180,9 @@ func (r *request) newTicket() *limits.Ticket {
 // wait where that is cheaper, although some replica has room.
 const patience = 4 * time.Second
 
+// bindRounds is how often a choice is repeated that met a change of all replicas.
+const bindRounds = 3
+
 // tryBind is bind for the queue: no room is no error. Half of the time that it
 // may wait is for a better place, the rest for any.
 func (r *request) tryBind() (bool, error) {
@@ -187,13 +190,20 @@ func (r *request) tryBind() (bool, error) {
 	pl.router.SetHeld(max(0, pl.queue.Len()-1))
 	r.choice.MayWait = !r.noQueue && r.lane == router.Generate && wait >= patience && time.Since(r.start) < wait/2
 	err := r.bind()
+	coming := false
+	for range bindRounds {
+		if coming = errors.Is(err, router.ErrNoReplica) && r.owner == nil && r.s.arriving(pl); coming || !errors.Is(err, router.ErrNoReplica) {
+			break
+		}
+		err = r.bind() // one may have come since
+	}
 	switch {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, router.ErrNoRoom):
 		pl.wakeAt(pl.router.Due())
 		return false, nil
-	case errors.Is(err, router.ErrNoReplica) && r.owner == nil && r.s.fleet.Coming(r.target.pool.name, time.Now()):
+	case coming:
 		return false, nil // a reload has just named others: they are about to answer
 	default:
 		return false, err

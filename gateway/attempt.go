@@ -322,11 +322,12 @@ func (a *attempt) facts(ans relay.Answer, err error) relay.Facts {
 	return relay.Facts{
 		Err: err, Status: ans.Status, RetryAfter: ans.RetryAfter,
 		Attempt: r.tried, MaxAttempts: r.snap.cfg.Retry.Attempts, Died: r.died,
-		Scoring: r.lane == router.Score, Others: r.others(),
+		Scoring: r.lane == router.Score, Others: (err != nil || ans.Status >= fasthttp.StatusTooManyRequests) && r.others(),
 	}
 }
 
-// others says whether another replica could take the request.
+// others says whether another replica could take the request, now or as soon as
+// the fleet has told of it.
 func (r *request) others() bool {
 	for route, m := range *r.target.pool.members.Load() {
 		if route == r.attempt.lease.Replica() || slices.Contains(r.choice.Avoid, route) || r.choice.Only != nil && !r.choice.Only(route) {
@@ -336,7 +337,7 @@ func (r *request) others() bool {
 			return true
 		}
 	}
-	return false
+	return r.owner == nil && r.s.arriving(r.target.pool)
 }
 
 // retryAllowed asks the budget for one more attempt.

@@ -64,6 +64,18 @@ type member struct {
 	route   *router.Replica
 	metrics *metrics.Replica
 	tally   tally
+	breaker string      // as last counted; of the fleet's events alone
+	listed  atomic.Bool // it is among its pool's members; before, the router must not choose it
+}
+
+// breakerMoved counts a change of the breaker's state.
+func (m *member) breakerMoved(s engine.State) {
+	if now := breakerOf(s); now != m.breaker {
+		if m.breaker != "" || now != breakerOf(engine.StateHealthy) {
+			m.metrics.BreakerChanged(now)
+		}
+		m.breaker = now
+	}
 }
 
 // target is what a model name that a client sends stands for.
@@ -250,14 +262,29 @@ func (p *pools) add(r *engine.Replica, c engine.Capacity) {
 	}
 	pl := p.pool(r.Model())
 	m := &member{pool: pl, engine: r, metrics: p.metrics.Replica(pl.name, r.ID())}
-	m.route = pl.router.Add(r.ID(), capacity(c), r.Usable)
+	m.route = pl.router.Add(r.ID(), capacity(c), func() bool { return m.listed.Load() && r.Usable() })
 	p.members[r] = m
 	next := maps.Clone(*pl.members.Load())
 	next[m.route] = m
 	pl.setMembers(next)
+	m.listed.Store(true)
 	pl.derive(p.cfg, named(p.modelConfig(pl.name), pl.name))
 	p.rebuild()
 	pl.queue.Kick()
+}
+
+// arriving says that the fleet has a replica for the pool that it is about to
+// tell of, or has just told of.
+func (s *Server) arriving(pl *pool) bool {
+	if s.fleet.Coming(pl.name, time.Now()) {
+		return true
+	}
+	for _, r := range s.fleet.Replicas() {
+		if r.Model() == pl.name && r.Usable() && s.pools.member(r) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // remove takes a replica out. Its requests go on to their end.
@@ -488,6 +515,7 @@ func (s *Server) onEngine(ev engine.Event) {
 	case engine.Unhealthy:
 		s.attempts.cancelOn(m, relay.ErrUnhealthy)
 	case engine.Healthy, engine.StateChanged:
+		m.breakerMoved(ev.Replica.State())
 		m.pool.queue.Kick()
 	case engine.LoadReported:
 		m.route.Observe(ev.At, router.Load{
