@@ -16,7 +16,7 @@ func (r *request) logLine() {
 	if r.record.broke() {
 		level = slog.LevelWarn
 	}
-	if !r.s.log.Enabled(context.Background(), level) {
+	if !r.s.access.Enabled(context.Background(), level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 32)
@@ -26,7 +26,7 @@ func (r *request) logLine() {
 	if id := r.trace.traceID(); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
-	r.s.log.LogAttrs(context.Background(), level, "request", attrs...)
+	r.s.access.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
 // whoAndWhat is which request it was.

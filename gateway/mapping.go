@@ -123,8 +123,8 @@ func (r *request) limitHeaders(err error) {
 	if mode.Degraded() {
 		h.Set("X-Penstock-Limits-Mode", mode.String())
 	}
-	setLevel(h, "requests", st.Requests)
-	setLevel(h, "tokens", st.Tokens)
+	setLevel(h, &requestLevels, st.Requests)
+	setLevel(h, &tokenLevels, st.Tokens)
 	if r.snap.cfg.Limits.IETFHeaders {
 		if policy, limit := st.IETF(); policy != "" {
 			h.Set("RateLimit-Policy", policy)
@@ -133,13 +133,21 @@ func (r *request) limitHeaders(err error) {
 	}
 }
 
-func setLevel(h *fasthttp.ResponseHeader, unit string, l limits.Level) {
+// The headers of a level: limit, remaining, reset.
+var (
+	requestLevels = [3][]byte{[]byte("X-Ratelimit-Limit-Requests"), []byte("X-Ratelimit-Remaining-Requests"), []byte("X-Ratelimit-Reset-Requests")}
+	tokenLevels   = [3][]byte{[]byte("X-Ratelimit-Limit-Tokens"), []byte("X-Ratelimit-Remaining-Tokens"), []byte("X-Ratelimit-Reset-Tokens")}
+)
+
+// setLevel writes x-ratelimit-* as fasthttp spells headers, so that it need not be asked for the spelling.
+func setLevel(h *fasthttp.ResponseHeader, names *[3][]byte, l limits.Level) {
 	if l.Limit == 0 {
 		return
 	}
-	h.Set("X-Ratelimit-Limit-"+unit, strconv.FormatInt(l.Limit, 10))
-	h.Set("X-Ratelimit-Remaining-"+unit, strconv.FormatInt(max(0, l.Remaining), 10))
-	h.Set("X-Ratelimit-Reset-"+unit, limits.FormatReset(l.Reset))
+	var buf [24]byte
+	h.SetCanonical(names[0], strconv.AppendInt(buf[:0], l.Limit, 10))
+	h.SetCanonical(names[1], strconv.AppendInt(buf[:0], max(0, l.Remaining), 10))
+	h.SetCanonical(names[2], append(buf[:0], limits.FormatReset(l.Reset)...))
 }
 
 func millis(d time.Duration) float64 {

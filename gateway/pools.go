@@ -571,7 +571,14 @@ func (p *pools) placements() map[string]placements {
 
 // kickAll looks whether what waits fits now.
 func (p *pools) kickAll() {
-	for _, pl := range p.all() {
+	var few [8]*pool // this is asked after every request
+	list := few[:0]
+	p.mu.Lock()
+	for _, pl := range p.byName {
+		list = append(list, pl)
+	}
+	p.mu.Unlock()
+	for _, pl := range list {
 		pl.queue.Kick()
 	}
 }

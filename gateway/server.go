@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,8 +27,10 @@ import (
 
 // Options are what a Server is made of.
 type Options struct {
-	Config  *configs.Config
-	Logger  *slog.Logger
+	Config *configs.Config
+	Logger *slog.Logger
+	// Access takes the access lines. nil: Logger does.
+	Access  *slog.Logger
 	Metrics *metrics.Metrics
 	// Page serves /metrics on the admin listener.
 	Page http.Handler
@@ -43,6 +46,7 @@ type Options struct {
 // state behind them. Make one with New, run it with Serve, end it with Shutdown.
 type Server struct {
 	log     *slog.Logger
+	access  *slog.Logger
 	metrics *metrics.Metrics
 	options Options
 
@@ -80,7 +84,7 @@ type Server struct {
 func New(ctx context.Context, o Options) (*Server, error) {
 	cfg := o.Config
 	s := &Server{
-		log: o.Logger, metrics: o.Metrics, options: o, started: time.Now(),
+		log: o.Logger, access: cmp.Or(o.Access, o.Logger), metrics: o.Metrics, options: o, started: time.Now(),
 		attempts: newAttempts(), recent: newRecent(), routes: map[string]*route{}, responses: newResponseOwners(),
 	}
 	s.feed = newFeed(s.status)

@@ -58,6 +58,7 @@ type serve struct {
 
 	log   *slog.Logger
 	level *slog.LevelVar
+	lines *gathered // the access lines
 }
 
 // load reads the configuration, with the flags' say.
@@ -111,6 +112,7 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	stop()
 	cut := srv.Shutdown()
+	s.lines.flush()
 	_ = admin.Close()
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -158,17 +160,20 @@ func (s *serve) newServer(ctx context.Context, cfg *configs.Config) (*gateway.Se
 	reg := prometheus.NewRegistry()
 	m := metrics.New(reg, metrics.Options{Version: buildVersion(), Runtime: true})
 	page := promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true})
+	s.lines = &gathered{w: s.stderr}
+	access, level := s.env.log.newLogger(s.lines, cfg.Log.Format, cfg.Log.Level)
 	var reload func() (*configs.Config, error)
 	if s.file != "" {
 		reload = func() (*configs.Config, error) {
 			next, err := s.load()
 			if err == nil {
 				s.env.log.setLevel(s.level, next.Log.Level)
+				s.env.log.setLevel(level, next.Log.Level)
 			}
 			return next, err
 		}
 	}
-	return gateway.New(ctx, gateway.Options{Config: cfg, Logger: s.log, Metrics: m, Page: page, Reload: reload, Output: s.stderr, Version: buildVersion()})
+	return gateway.New(ctx, gateway.Options{Config: cfg, Logger: s.log, Access: access, Metrics: m, Page: page, Reload: reload, Output: s.stderr, Version: buildVersion()})
 }
 
 // listenerTLS is the clients' certificate, read anew when its files change.
