@@ -179,7 +179,7 @@ func TestTheChartGoesBackToBeforeAnybodyWatched(t *testing.T) {
 	g.started = time.Now().Add(-time.Minute)
 	const n = 20
 	for range n {
-		ask(t, "POST", g.url+"/v1/completions", `{"model":"m","prompt":"x","max_tokens":4}`)
+		ask(t, "POST", g.url+"/v1/completions", `{"model":"m","prompt":"x","max_tokens":4,"ignore_eos":true}`)
 	}
 	sum := func(ps []point) (requests, tokens float64) { // each request is in the averages of five seconds
 		seen := map[int64]bool{}
@@ -201,7 +201,7 @@ func TestTheChartGoesBackToBeforeAnybodyWatched(t *testing.T) {
 func TestOutputTokensOfTheChartAreThoseOfTheMetrics(t *testing.T) {
 	g := startGateway(t, "models: [{name: m, engines: [{url: $1, kind: openai}]}]", localtest.URL(t, local.Options{Model: "m"}))
 	for range 3 {
-		ask(t, "POST", g.url+"/v1/completions", `{"model":"m","prompt":"x","max_tokens":4,"stream":true}`)
+		ask(t, "POST", g.url+"/v1/completions", `{"model":"m","prompt":"x","max_tokens":4,"ignore_eos":true,"stream":true}`)
 	}
 	ask(t, "POST", g.url+"/v1/completions", `{"model":"nope","prompt":"x"}`)
 	eventually(t, "the streams are settled", func() bool { return g.pulse.requests.Load() == 4 })
