@@ -16,7 +16,7 @@ models:
 
 func TestAChatIsAnsweredStreamedAndNot(t *testing.T) {
 	g := startGateway(t, twoEngines, localtest.URL(t, local.Options{Model: "m"}), localtest.URL(t, local.Options{Model: "m"}))
-	const chat = `{"model":"m","messages":[{"role":"user","content":"How does a penstock work?"}],"max_tokens":8`
+	const chat = `{"model":"m","messages":[{"role":"user","content":"How does a penstock work?"}],"max_tokens":8,"ignore_eos":true`
 	got := ask(t, "POST", g.url+"/v1/chat/completions", chat+"}")
 	if got.status != 200 || !strings.Contains(got.body, `"completion_tokens":8`) {
 		t.Fatalf("chat: got %d %s, want 200 and 8 tokens", got.status, got.body)
