@@ -3,7 +3,26 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"time"
 )
+
+// LineTaker is a log handler that also takes finished lines, which spares most
+// of what an access line costs. It is optional; see penstock serve's.
+type LineTaker interface {
+	// LineFormat is text or json, as slog's own handlers write them.
+	LineFormat() string
+	// TakeLine writes a line, its end included. It does not keep it.
+	TakeLine(line []byte)
+}
+
+// fields takes what an access line tells, one field after the other.
+type fields interface {
+	text(key, value string)
+	int(key string, value int64)
+	float(key string, value float64)
+	bool(key string, value bool)
+	list(key string, values []string)
+}
 
 // logLine writes the access line: ids, names, sizes, times and the decision; no
 // prompt text, no secrets. Lines of requests that failed are never sampled
@@ -16,83 +35,102 @@ func (r *request) logLine() {
 	if r.record.broke() {
 		level = slog.LevelWarn
 	}
-	if !r.s.access.Enabled(context.Background(), level) {
+	ctx := context.Background()
+	if !r.s.access.Enabled(ctx, level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 32)
-	attrs = r.whoAndWhat(attrs)
-	attrs = r.record.decided(attrs)
-	attrs = r.record.cameOfIt(attrs)
-	if id := r.trace.traceID(); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
+	if r.s.lines == nil {
+		a := &attrFields{attrs: make([]slog.Attr, 0, 32)}
+		r.tell(a)
+		r.s.access.LogAttrs(ctx, level, "request", a.attrs...)
+		return
 	}
-	r.s.access.LogAttrs(context.Background(), level, "request", attrs...)
+	l := r.s.linePool.Get().(*lineFields) //nolint:forcetypeassert // the pool holds nothing else
+	l.begin(time.Now(), level, "request")
+	r.tell(l)
+	r.s.lines.TakeLine(l.end())
+	r.s.linePool.Put(l)
+}
+
+// tell tells all fields of the line.
+func (r *request) tell(f fields) {
+	r.whoAndWhat(f)
+	r.record.decided(f)
+	r.record.cameOfIt(f)
+	if id := r.trace.traceID(); id != "" {
+		f.text("trace_id", id)
+	}
 }
 
 // whoAndWhat is which request it was.
-func (r *request) whoAndWhat(attrs []slog.Attr) []slog.Attr {
+func (r *request) whoAndWhat(f fields) {
 	rec := &r.record
-	attrs = append(attrs,
-		slog.String("request_id", r.id), slog.String("method", string(r.ctx.Method())), slog.String("path", r.route.path),
-		slog.Int("status", rec.status), slog.String("outcome", rec.outcome()))
+	f.text("request_id", r.id)
+	f.text("method", string(r.ctx.Method()))
+	f.text("path", r.route.path)
+	f.int("status", int64(rec.status))
+	f.text("outcome", rec.outcome())
 	if rec.code != "" {
-		attrs = append(attrs, slog.String("code", rec.code))
+		f.text("code", rec.code)
 	}
 	if r.client != nil {
-		attrs = append(attrs, slog.String("key", r.client.name))
+		f.text("key", r.client.name)
 	}
 	if r.target.pool != nil {
-		attrs = append(attrs, slog.String("model", r.target.pool.name), slog.String("lane", laneName(r.lane)),
-			slog.Bool("stream", rec.streamed), slog.Float64("queue_ms", millis(rec.queued)))
+		f.text("model", r.target.pool.name)
+		f.text("lane", laneName(r.lane))
+		f.bool("stream", rec.streamed)
+		f.float("queue_ms", millis(rec.queued))
 	}
-	return attrs
 }
 
 // decided is where it was sent and why; times are in milliseconds, the rest in tokens.
-func (rec *record) decided(attrs []slog.Attr) []slog.Attr {
+func (rec *record) decided(f fields) {
 	if rec.replica == "" {
-		return attrs
+		return
 	}
 	d := &rec.decision
-	attrs = append(attrs, slog.String("replica", rec.replica), slog.Int("matched", d.Matched), slog.Int("best", d.Best),
-		slog.Int("uncached", d.Uncached), slog.Float64("cost_ms", round(d.Cost*1000, 1000)))
+	f.text("replica", rec.replica)
+	f.int("matched", int64(d.Matched))
+	f.int("best", int64(d.Best))
+	f.int("uncached", int64(d.Uncached))
+	f.float("cost_ms", round(d.Cost*1000, 1000))
 	if n := len(rec.attempts); n > 0 {
-		attrs = append(attrs, slog.String("attempt_id", rec.attempts[n-1]))
+		f.text("attempt_id", rec.attempts[n-1])
 		if n > 1 {
-			attrs = append(attrs, slog.Any("earlier_attempts", rec.attempts[:n-1]))
+			f.list("earlier_attempts", rec.attempts[:n-1])
 		}
 	}
 	if len(rec.retries) > 0 {
-		attrs = append(attrs, slog.Any("retries", rec.retries))
+		f.list("retries", rec.retries)
 	}
-	return attrs
 }
 
 // cameOfIt is how long it took, what was used, and what went wrong.
-func (rec *record) cameOfIt(attrs []slog.Attr) []slog.Attr {
+func (rec *record) cameOfIt(f fields) {
 	if rec.streamed && rec.firstToken > 0 {
-		attrs = append(attrs, slog.Float64("ttft_ms", millis(rec.firstToken)), slog.Int("events", rec.events))
+		f.float("ttft_ms", millis(rec.firstToken))
+		f.int("events", int64(rec.events))
 	}
-	attrs = append(attrs, slog.Float64("total_ms", millis(rec.total)))
+	f.float("total_ms", millis(rec.total))
 	if rec.bytes > 0 {
-		attrs = append(attrs, slog.Int64("bytes", rec.bytes))
+		f.int("bytes", rec.bytes)
 	}
 	if rec.prompt > 0 {
-		attrs = append(attrs, slog.Int("prompt_tokens", rec.prompt))
+		f.int("prompt_tokens", int64(rec.prompt))
 		if rec.cached >= 0 {
-			attrs = append(attrs, slog.Int("cached_tokens", rec.cached))
+			f.int("cached_tokens", int64(rec.cached))
 		}
 	}
 	if rec.completion > 0 {
-		attrs = append(attrs, slog.Int("completion_tokens", rec.completion))
+		f.int("completion_tokens", int64(rec.completion))
 	}
 	if rec.err != "" {
-		attrs = append(attrs, slog.String("error", rec.err))
+		f.text("error", rec.err)
 	}
 	if h := hint(rec.code); h != "" {
-		attrs = append(attrs, slog.String("hint", h))
+		f.text("hint", h)
 	}
-	return attrs
 }
 
 // outcome is how a request ended, in one word: done; left (the client did);

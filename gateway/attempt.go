@@ -177,7 +177,7 @@ func (a *attempt) request() *relay.Request {
 	q := &relay.Request{
 		Method: string(r.ctx.Method()), Path: a.path, Header: &r.ctx.Request.Header,
 		Dialect: dialect(v.Endpoint), Streamed: v.Stream, Once: r.lane == router.Score,
-		Set: []relay.Header{{Name: "X-Request-Id", Value: a.call.ID}}, Pace: r.target.pool.metrics,
+		Set: append(make([]relay.Header, 0, 3), relay.Header{Name: "X-Request-Id", Value: a.call.ID}), Pace: r.target.pool.metrics,
 	}
 	if qs := r.ctx.URI().QueryString(); len(qs) > 0 {
 		q.Path += "?" + string(qs)

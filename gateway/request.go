@@ -62,6 +62,7 @@ type request struct {
 
 	record record
 	trace  *traced // nil: tracing is off
+	traced traced  // what trace points to
 	ended  bool
 }
 

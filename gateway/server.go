@@ -45,10 +45,12 @@ type Options struct {
 // Server is the gateway: its client listener, its admin listener, and all
 // state behind them. Make one with New, run it with Serve, end it with Shutdown.
 type Server struct {
-	log     *slog.Logger
-	access  *slog.Logger
-	metrics *metrics.Metrics
-	options Options
+	log      *slog.Logger
+	access   *slog.Logger
+	lines    LineTaker // takes access lines; nil: access does
+	linePool sync.Pool // *lineFields
+	metrics  *metrics.Metrics
+	options  Options
 
 	snapshot atomic.Pointer[snapshot]
 	fleet    *engine.Fleet
@@ -86,6 +88,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		log: o.Logger, access: cmp.Or(o.Access, o.Logger), metrics: o.Metrics, options: o, started: time.Now(),
 		attempts: newAttempts(), recent: newRecent(), routes: map[string]*route{}, responses: newResponseOwners(),
+	}
+	if l, ok := s.access.Handler().(LineTaker); ok {
+		s.lines = l
+		s.linePool.New = func() any { return &lineFields{json: l.LineFormat() == "json"} }
 	}
 	s.feed = newFeed(s.status)
 	s.looks.New = func() any {

@@ -162,6 +162,7 @@ func (s *serve) newServer(ctx context.Context, cfg *configs.Config) (*gateway.Se
 	page := promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true})
 	s.lines = &gathered{w: s.stderr}
 	access, level := s.env.log.newLogger(s.lines, cfg.Log.Format, cfg.Log.Level)
+	access = s.env.log.takeLines(access, s.lines, cfg.Log.Format)
 	var reload func() (*configs.Config, error)
 	if s.file != "" {
 		reload = func() (*configs.Config, error) {
