@@ -2,7 +2,9 @@ package router
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -90,15 +92,24 @@ func BenchmarkChooseInParallel(b *testing.B) {
 }
 
 func TestChoiceAllocatesLittle(t *testing.T) {
+	if raceOn {
+		t.Skip("the race detector changes what is allocated")
+	}
 	p, q := loaded(32, 32<<10)
-	r := testing.Benchmark(func(b *testing.B) {
-		for b.Loop() {
+	least := uint64(math.MaxUint64)
+	for range 20 { // the least of several: a collection empties the pools
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		const rounds = 20
+		for range rounds {
 			chooseOnly(p, t0, q).Done(t0, Usage{PromptTokens: -1, CachedTokens: -1, OK: true})
 		}
-	})
-	t.Logf("32k tokens over 32 replicas: %d ns, %d B, %d allocations", r.NsPerOp(), r.AllocedBytesPerOp(), r.AllocsPerOp())
-	if got := r.AllocedBytesPerOp(); got >= 1024 {
-		t.Errorf("a choice of 32k tokens over 32 replicas allocates %d B, want less than 1024", got)
+		runtime.ReadMemStats(&after)
+		least = min(least, (after.TotalAlloc-before.TotalAlloc)/rounds)
+	}
+	t.Logf("a choice of 32k tokens over 32 replicas: %d B", least)
+	if least >= 1024 {
+		t.Errorf("a choice of 32k tokens over 32 replicas allocates %d B, want less than 1024", least)
 	}
 }
 

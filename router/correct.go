@@ -5,9 +5,8 @@ import "math"
 const (
 	// roomLeast bounds how far reported hits shrink a replica's index.
 	roomLeast = 0.3
-	// roomOver and roomBack are how much a token weighs that was predicted and
-	// not found, and one that was found.
-	roomOver, roomBack = 4, 0.2
+	// roomBack is how much a hit that came true weighs against one that did not.
+	roomBack = 0.05
 	// lostTokens and lostTimes: that many predicted hits in a row of at least so
 	// many tokens, of which the engine found nothing, mean that its cache was
 	// emptied without a word.
@@ -36,7 +35,7 @@ func (r *Replica) correct(predicted, cached, prompt int) {
 	slack := max(2*p.o.BlockTokens, 2*r.capacity.PageSize)
 	tokens := float64(predicted) * roomBack
 	if over := predicted - cached; over > slack {
-		tokens = -roomOver * float64(over)
+		tokens = -float64(over)
 	}
 	size := float64(r.indexBlocks()) * p.tokensPerBlock()
 	room := min(1, max(roomLeast, r.blockRoom*math.Exp(tokens/max(1, size))))
