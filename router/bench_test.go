@@ -9,9 +9,11 @@ import (
 	"time"
 )
 
-// loaded is a pool whose replicas hold prompts of their own and a common
-// beginning, and a prompt of so many tokens that most of them hold in part.
-func loaded(replicas, tokens int) (*Pool, *Request) {
+// loaded is a pool whose replicas hold prompts of their own, and a prompt of so
+// many tokens of which all of them hold the first quarter and every eighth three
+// quarters: a system prompt and a conversation. ragged: each holds another part
+// of it, the worst for matching.
+func loaded(replicas, tokens int, ragged bool) (*Pool, *Request) {
 	p := newTestPool(Options{Seed: 1}, replicas, Capacity{KVTokens: 1 << 20, MaxRunning: 1 << 20})
 	rnd := rand.New(rand.NewPCG(7, 8))
 	hashes := make([]uint64, tokens/64)
@@ -20,11 +22,18 @@ func loaded(replicas, tokens int) (*Pool, *Request) {
 	}
 	q := &Request{Key: Key{Hashes: hashes, Bytes: 4 * tokens}, Tokens: tokens, Streamed: true}
 	other := make([]uint64, 1000)
-	for _, r := range p.Replicas() {
+	for i, r := range p.Replicas() {
 		for i := range other {
 			other[i] = rnd.Uint64()
 		}
-		for _, h := range [][]uint64{other, hashes[:len(hashes)/4+rnd.IntN(len(hashes)/2)]} {
+		held := len(hashes) / 4
+		switch {
+		case ragged:
+			held += rnd.IntN(len(hashes) / 2)
+		case i%8 == 0:
+			held *= 3
+		}
+		for _, h := range [][]uint64{other, hashes[:held]} {
 			s := r.index.insert(h, 0)
 			r.index.markReady(s, nil)
 			r.index.unpin(s)
@@ -33,8 +42,8 @@ func loaded(replicas, tokens int) (*Pool, *Request) {
 	return p, q
 }
 
-// choose is a choice without the insertion of blocks: what the request lacks is
-// not written into the index.
+// chooseOnly is a choice without the insertion of blocks: what the request lacks
+// is not written into the index.
 func chooseOnly(p *Pool, now time.Time, q *Request) *Lease {
 	c := p.begin(now, q)
 	p.mu.Lock()
@@ -49,13 +58,25 @@ func BenchmarkMatchChooseReserve(b *testing.B) {
 	for _, tokens := range []int{1 << 10, 32 << 10, 128 << 10} {
 		for _, replicas := range []int{1, 32, 1000} {
 			b.Run(fmt.Sprintf("tokens=%d/replicas=%d", tokens, replicas), func(b *testing.B) {
-				p, q := loaded(replicas, tokens)
+				p, q := loaded(replicas, tokens, false)
 				b.ReportAllocs()
 				for b.Loop() {
 					chooseOnly(p, t0, q).Done(t0, Usage{PromptTokens: -1, CachedTokens: -1, OK: true})
 				}
 			})
 		}
+	}
+}
+
+func BenchmarkMatchChooseReserveRagged(b *testing.B) {
+	for _, replicas := range []int{32, 1000} {
+		b.Run(fmt.Sprintf("tokens=32768/replicas=%d", replicas), func(b *testing.B) {
+			p, q := loaded(replicas, 32<<10, true)
+			b.ReportAllocs()
+			for b.Loop() {
+				chooseOnly(p, t0, q).Done(t0, Usage{PromptTokens: -1, CachedTokens: -1, OK: true})
+			}
+		})
 	}
 }
 
@@ -79,7 +100,7 @@ func BenchmarkInsertAndRelease(b *testing.B) {
 }
 
 func BenchmarkChooseInParallel(b *testing.B) {
-	p, q := loaded(32, 32<<10)
+	p, q := loaded(32, 32<<10, true)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		q := *q
@@ -95,7 +116,7 @@ func TestChoiceAllocatesLittle(t *testing.T) {
 	if raceOn {
 		t.Skip("the race detector changes what is allocated")
 	}
-	p, q := loaded(32, 32<<10)
+	p, q := loaded(32, 32<<10, true)
 	least := uint64(math.MaxUint64)
 	for range 20 { // the least of several: a collection empties the pools
 		var before, after runtime.MemStats
@@ -115,7 +136,7 @@ func TestChoiceAllocatesLittle(t *testing.T) {
 
 func TestMatchingGrowsSlowlyWithThePrompt(t *testing.T) {
 	took := func(tokens int) time.Duration {
-		p, q := loaded(32, tokens)
+		p, q := loaded(32, tokens, true)
 		best := time.Hour
 		for range 20 { // the least of several: other processes only add
 			began := time.Now()
