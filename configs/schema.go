@@ -286,7 +286,7 @@ type Timeouts struct {
 	Drain time.Duration `yaml:"drain"`
 	// ReadHeaders bounds the reading of a request's headers. Default 10s.
 	ReadHeaders time.Duration `yaml:"read_headers"`
-	// ReadBody bounds the silence while a body is read; the whole body has this and one second for each 100 KB. Default 30s.
+	// ReadBody bounds the reading of a body, with one second more for each 100 KB of it; four times as long where its length is not told. Default 30s.
 	ReadBody time.Duration `yaml:"read_body"`
 	// Write bounds one write to a client that does not read. Default 60s.
 	Write time.Duration `yaml:"write"`

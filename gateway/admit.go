@@ -180,6 +180,20 @@ func (r *request) newTicket() *limits.Ticket {
 // wait where that is cheaper, although some replica has room.
 const patience = 4 * time.Second
 
+// arriving says that the fleet has a replica for the pool that it is about to
+// tell of, or has just told of.
+func (s *Server) arriving(pl *pool) bool {
+	if s.fleet.Coming(pl.name, time.Now()) {
+		return true
+	}
+	for _, r := range s.fleet.Replicas() {
+		if r.Model() == pl.name && r.Usable() && s.pools.member(r) == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // bindRounds is how often a choice is repeated that met a change of all replicas.
 const bindRounds = 3
 

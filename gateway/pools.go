@@ -273,20 +273,6 @@ func (p *pools) add(r *engine.Replica, c engine.Capacity) {
 	pl.queue.Kick()
 }
 
-// arriving says that the fleet has a replica for the pool that it is about to
-// tell of, or has just told of.
-func (s *Server) arriving(pl *pool) bool {
-	if s.fleet.Coming(pl.name, time.Now()) {
-		return true
-	}
-	for _, r := range s.fleet.Replicas() {
-		if r.Model() == pl.name && r.Usable() && s.pools.member(r) == nil {
-			return true
-		}
-	}
-	return false
-}
-
 // remove takes a replica out. Its requests go on to their end.
 func (p *pools) remove(r *engine.Replica) {
 	p.mu.Lock()
