@@ -197,7 +197,7 @@ func (c *child) stop(pid int, done <-chan struct{}) {
 
 // report shows why a child failed, with its last lines.
 func (c *child) report(err error, pause time.Duration) {
-	c.log.Error("launched engine failed", "child", c.id, "error", err, "restart_in", pause, "command", strings.Join(c.argv, " "))
+	c.log.Error("launched engine failed", "child", c.id, "error", err, "restart_in", pause, "program", c.argv[0], "hint", "its last lines follow; the whole command is launch.command of the configuration")
 	for _, line := range c.lines.take() {
 		c.log.Error("| "+line, "child", c.id)
 	}
