@@ -236,9 +236,13 @@ func (pl *pool) derive(cfg *configs.Config, m *configs.Model) {
 }
 
 func routerOptions(cfg *configs.Config, m *configs.Model) router.Options {
+	streams := cfg.Routing.StreamWeight
+	if streams == 0 {
+		streams = -1 // nothing; the router's own zero is its default
+	}
 	return router.Options{
 		Policy: m.Policy, BlockTokens: cfg.Routing.BlockTokens, IndexFactor: cfg.Routing.IndexFactor,
-		StreamWeight: cfg.Routing.StreamWeight, RunningAllowance: cfg.Routing.RunningAllowance,
+		StreamWeight: streams, RunningAllowance: cfg.Routing.RunningAllowance,
 		ScoreTokens: cfg.Scoring.MaxInFlightTokens, ScoreBeside: cfg.Scoring.BesideChatTokens, Seed: uint64(time.Now().UnixNano()),
 	}
 }
