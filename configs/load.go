@@ -36,6 +36,11 @@ func Load(path string, getenv Getenv) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration %w", err)
 	}
+	// A file that is written in place is empty for a moment; taken for the
+	// defaults then, it would put a running gateway's models away.
+	if len(data) == 0 {
+		return nil, fmt.Errorf("configuration %s: is empty; write {} for the defaults", path)
+	}
 	c, err := Parse(path, data, getenv)
 	if err != nil {
 		return nil, err

@@ -126,7 +126,17 @@ func TestGoodFilesLoadAndTheirRedactedFormHasTheSameEffect(t *testing.T) {
 	}
 }
 
-func TestNoFileAnEmptyFileAndDefaultAreTheSame(t *testing.T) {
+func TestAnEmptyFileIsNotTakenForTheDefaults(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "penstock.yaml")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path, noEnv); err == nil || !strings.Contains(err.Error(), "is empty") {
+		t.Errorf("Load of an empty file: got error %v, want one that says so", err)
+	}
+}
+
+func TestNoFileAnEmptyTextAndDefaultAreTheSame(t *testing.T) {
 	empty, err := Parse("empty", nil, noEnv)
 	if err != nil {
 		t.Fatal(err)
