@@ -103,8 +103,10 @@ func TestAll929Complete(t *testing.T) {
 func TestShortQueueRefusesTheRestInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends, last := flood(t, 929, configs.Queue{MaxLength: 400, MaxWait: 20 * time.Second})
-		if ends["queue_full"] != 929-256-400 || ends["queue_timeout"] != 400 || ends["<nil>"] != 256 {
-			t.Errorf("ends %v, want 256 answered, 400 queue_timeout and 273 queue_full", ends)
+		// All come at the same instant: a few may find the queue full of those that
+		// are about to be bound.
+		if full := ends["queue_full"]; full < 929-256-400 || full+ends["queue_timeout"] != 929-256 || ends["<nil>"] != 256 {
+			t.Errorf("ends %v, want 256 answered, 400 queue_timeout at most and the rest queue_full", ends)
 		}
 		if last > 21*time.Second {
 			t.Errorf("last refusal after %v, want within 20 s plus one", last)

@@ -38,13 +38,31 @@ func TestGatheredLinesAreWholeAndComplete(t *testing.T) {
 	}
 }
 
+// guarded is a buffer that is read while it may be written.
+type guarded struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (g *guarded) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.buf.Write(p)
+}
+
+func (g *guarded) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.buf.String()
+}
+
 func TestGatheredLineWaitsNoLongerThanItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out guarded
 		g := &gathered{w: &out}
 		fmt.Fprint(g, "one\n")
-		if out.Len() > 0 {
-			t.Errorf("a single line was written at once: %q", out.String())
+		if got := out.String(); got != "" {
+			t.Errorf("a single line was written at once: %q", got)
 		}
 		time.Sleep(gatherFor)
 		synctest.Wait()
