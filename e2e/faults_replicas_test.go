@@ -16,12 +16,13 @@ import (
 	"penstock/e2e/harness"
 )
 
-// engines starts n local engines that take their time, and a gateway before them.
+// engines starts n local engines that take their time, each with room for all
+// that is sent, so that nothing waits in the gateway, and a gateway before them.
 func engines(t *testing.T, n int, more string) (gateway *harness.Process, all []*harness.Process) {
 	t.Helper()
 	var list strings.Builder
 	for i := range n {
-		e := harness.Engine(t, "--profile", "glm52-dp4")
+		e := harness.Engine(t, "--profile", "glm52-dp4", "--max-running", "400", "--kv-tokens", "2000000")
 		all = append(all, e)
 		fmt.Fprintf(&list, "      - {url: %q, kind: sglang, id: e%d}\n", e.URL, i)
 	}
@@ -146,7 +147,13 @@ func TestFaultsAReplicaKilledUnder200Streams(t *testing.T) {
 	begun := begunOf(all)
 	es[1].Kill()
 	wait()
-	lines := accessLines(gateway.Log())
+	var lines map[string]accessLine
+	harness.Eventually(t, faultSlack, "every request has its access line", func() error {
+		if lines = accessLines(gateway.Log()); len(lines) < len(all) {
+			return fmt.Errorf("%d of %d", len(lines), len(all))
+		}
+		return nil
+	})
 	whole, told, again := 0, 0, 0
 	for _, s := range all {
 		switch {

@@ -148,7 +148,7 @@ func (p *Process) Stop() {
 		select {
 		case <-p.done:
 			if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-				p.t.Errorf("penstock exited with %d after TERM, want 0", code)
+				p.t.Errorf("penstock exited with %d (%v) after TERM, want 0", code, p.cmd.ProcessState)
 			}
 		case <-limit.C:
 			p.t.Errorf("penstock did not end within %v of TERM", stopTimeout)
