@@ -197,12 +197,26 @@ func (s *Server) arriving(pl *pool) bool {
 // bindRounds is how often a choice is repeated that met a change of all replicas.
 const bindRounds = 3
 
-// tryBind is bind for the queue: no room is no error. Half of the time that it
-// may wait is for a better place, the rest for any.
-func (r *request) tryBind() (bool, error) {
+// mayWait says whether the router may hold the request although there is room:
+// for half of the time, and in half of the places, that waiting has. The rest is
+// for those that have no choice.
+func (r *request) mayWait() bool {
 	pl, wait := r.target.pool, r.maxWait()
+	if r.noQueue || r.lane != router.Generate || wait < patience || time.Since(r.start) >= wait/2 {
+		return false
+	}
+	places := pl.config.Load().Queue.MaxLength
+	if own := r.client.key.Queue.MaxLength; own > 0 {
+		places = min(places, own)
+	}
+	return 2*pl.queue.Len() <= places && places > 0
+}
+
+// tryBind is bind for the queue: no room is no error.
+func (r *request) tryBind() (bool, error) {
+	pl := r.target.pool
 	pl.router.SetHeld(max(0, pl.queue.Len()-1))
-	r.choice.MayWait = !r.noQueue && r.lane == router.Generate && wait >= patience && time.Since(r.start) < wait/2
+	r.choice.MayWait = r.mayWait()
 	err := r.bind()
 	coming := false
 	for range bindRounds {

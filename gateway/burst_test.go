@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/engine/local"
+	"penstock/engine/local/localtest"
 )
 
 // A burst of one new prompt is computed on few replicas: the others of the burst
@@ -58,4 +59,42 @@ func usageIn(body string) (prompt, cached int) {
 	_, _ = fmt.Sscanf(body[strings.LastIndex(body, `"prompt_tokens":`):], `"prompt_tokens":%d`, &prompt)
 	_, _ = fmt.Sscanf(body[strings.LastIndex(body, `"cached_tokens":`):], `"cached_tokens":%d`, &cached)
 	return prompt, cached
+}
+
+// Waiting for a prefix never fills a queue that others would need, and with
+// max_length 0 nobody waits at all.
+func TestHeldRequestsAreNotRefusedWhileThereIsRoom(t *testing.T) {
+	for _, c := range []struct{ length, burst int }{{10, 40}, {0, 40}} {
+		t.Run(fmt.Sprintf("max_length %d", c.length), func(t *testing.T) {
+			g := startGateway(t, fmt.Sprintf("models: [{name: m, engines: [{url: $1}], queue: {max_length: %d}}]", c.length),
+				localtest.URL(t, local.Options{Model: "m", Profile: "qwen3-30b"}))
+			prompt, _ := json.Marshal(strings.Repeat("The water stands high before the gate tonight. ", 300))
+			var wg sync.WaitGroup
+			for range c.burst {
+				wg.Go(func() {
+					if got := ask(t, "POST", g.url+"/v1/completions", fmt.Sprintf(`{"model":"m","prompt":%s,"max_tokens":2}`, prompt)); got.status != 200 {
+						t.Errorf("got %d %s, want 200: the replica runs hundreds at once", got.status, got.body)
+					}
+				})
+			}
+			wg.Wait()
+			g.atRest(t)
+		})
+	}
+}
+
+func TestWithoutAQueueNobodyWaits(t *testing.T) {
+	g := startGateway(t, "models: [{name: m, engines: [{url: $1}], queue: {max_length: 0}}]",
+		localtest.URL(t, local.Options{Model: "m", Profile: "qwen3-30b", MaxRunning: 1}))
+	const body = `{"model":"m","prompt":"x","max_tokens":200,"ignore_eos":true}`
+	done := make(chan answer, 1)
+	go func() { done <- ask(t, "POST", g.url+"/v1/completions", body) }()
+	eventually(t, "one runs", func() bool { return g.attempts.count() == 1 })
+	got := ask(t, "POST", g.url+"/v1/completions", body)
+	if got.status != 429 || !strings.Contains(got.body, `"code":"queue_full"`) || !strings.Contains(got.body, "models[m].queue.max_length") {
+		t.Errorf("a second request: got %d %s, want 429 queue_full that names the key", got.status, got.body)
+	}
+	if first := <-done; first.status != 200 {
+		t.Errorf("the first: got %d %s", first.status, first.body)
+	}
 }

@@ -181,13 +181,23 @@ func (p *pools) pool(name string) *pool {
 	if p.share != 0 {
 		pl.router.Share(p.share)
 	}
-	pl.queue = limits.NewQueue(name, m.Queue, pl.prefillRate)
+	pl.queue = limits.NewQueue(name, queueBounds(m), pl.prefillRate)
 	pl.members.Store(&map[*router.Replica]*member{})
 	pl.config.Store(m)
 	p.byName[name] = pl
 	p.nameMetrics()
 	pl.metrics = p.metrics.Model(name)
 	return pl
+}
+
+// queueBounds are the model's: a max_length of 0 says that none may wait, which
+// the queue, whose zero is its default, is told by a negative one.
+func queueBounds(m *configs.Model) configs.Queue {
+	q := m.Queue
+	if q.MaxLength == 0 {
+		q.MaxLength = -1
+	}
+	return q
 }
 
 // named is a model's configuration under the name that it is known by; one
@@ -232,7 +242,7 @@ func (pl *pool) derive(cfg *configs.Config, m *configs.Model) {
 		pl.derived.Store(&d)
 	}
 	pl.config.Store(m)
-	pl.queue.Configure(m.Queue)
+	pl.queue.Configure(queueBounds(m))
 }
 
 func routerOptions(cfg *configs.Config, m *configs.Model) router.Options {

@@ -78,9 +78,13 @@ func NewQueue(model string, bounds configs.Queue, rate func() float64) *Queue {
 }
 
 // Configure changes the bounds; those who wait stay.
+// A length below 0 means that none may wait: what has no room at once is refused.
 func (q *Queue) Configure(b configs.Queue) {
-	if b.MaxLength <= 0 {
+	switch {
+	case b.MaxLength == 0:
 		b.MaxLength = 1000
+	case b.MaxLength < 0:
+		b.MaxLength = 0
 	}
 	if b.MaxWait <= 0 {
 		b.MaxWait = 30 * time.Second
@@ -133,7 +137,8 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 		t.wait = min(t.wait, t.Asked)
 	}
 	t.deadline = now.Add(t.wait)
-	if t.Began.IsZero() {
+	none := q.bounds.MaxLength == 0
+	if t.Began.IsZero() && !none {
 		if f := q.place(now, t); f != nil {
 			return f
 		}
@@ -144,7 +149,7 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 	}
 	t.Item.owner = t
 	q.order.Push(now, since, &t.Item)
-	if t.NoQueue {
+	if t.NoQueue || none {
 		q.impatient = append(q.impatient, t)
 	}
 	return nil
@@ -247,7 +252,7 @@ func (q *Queue) Kick() {
 	for _, t := range q.impatient {
 		if !t.resolved {
 			q.order.Remove(&t.Item)
-			q.resolve(t, q.timeout(t, time.Now()))
+			q.resolve(t, q.unqueued(t))
 		}
 	}
 	q.impatient = q.impatient[:0]
@@ -310,6 +315,15 @@ func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.order.Len()
+}
+
+// unqueued is the refusal of a ticket that may not wait: by its own wish, or since nobody may.
+func (q *Queue) unqueued(t *Ticket) *Refusal {
+	f := q.timeout(t, time.Now())
+	if !t.NoQueue && f.Kind == KindQueueTimeout {
+		return q.full(t, ScopeModel, 0, 0)
+	}
+	return f
 }
 
 // full is the refusal for the length of the queue.

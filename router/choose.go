@@ -107,7 +107,7 @@ func (p *Pool) Work(q *Request) int {
 	least := max(1, q.Tokens)
 	for i := range c.all {
 		if k := &c.all[i]; k.usable && !k.excluded {
-			least = min(least, q.uncached(k.Matched, p.o.BlockTokens))
+			least = min(least, q.uncached(k.Matched, p.block))
 		}
 	}
 	return least

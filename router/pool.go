@@ -93,6 +93,7 @@ type Capacity struct {
 type Pool struct {
 	o      Options
 	policy Policy
+	block  int                        // tokens of a block of the keys; never changes, so it is read without the lock
 	list   atomic.Pointer[[]*Replica] // copied on write, under mu
 
 	scratch sync.Pool // *Choice
@@ -113,7 +114,7 @@ type Pool struct {
 // configuration refuses it earlier.
 func NewPool(o Options) *Pool {
 	o = o.withDefaults()
-	p := &Pool{o: o, policy: o.Custom, rnd: rand.New(rand.NewPCG(o.Seed, 0x70656e73746f636b))}
+	p := &Pool{o: o, block: o.BlockTokens, policy: o.Custom, rnd: rand.New(rand.NewPCG(o.Seed, 0x70656e73746f636b))}
 	if p.policy == nil {
 		p.policy = newPolicy(o.Policy)
 	}
