@@ -14,7 +14,8 @@
 //
 // Around it, in reading order: server.go (what there is, start, reload, drain),
 // snapshot.go (what a reload replaces, and keys), pools.go (models and their
-// replicas, joined from engine and router), routes.go, request.go (what a
+// replicas, joined from engine and router), names.go (what clients may call
+// them), routes.go, request.go (what a
 // request holds), errors.go and mapping.go (the one error type and the one
 // place that makes it), intake.go and conn.go (requests that cannot be read,
 // connections), models.go, native.go, responses.go and scoring.go (routes of
