@@ -346,7 +346,7 @@ type Retry struct {
 
 // Routing tunes the prefix policy. docs/routing.md explains each.
 type Routing struct {
-	// BlockTokens is the size of one block of the prefix key. Default 64.
+	// BlockTokens is the size of the first blocks of the prefix key; deeper ones are up to a 32nd of what precedes them. Default 64.
 	BlockTokens int `yaml:"block_tokens"`
 	// IndexFactor is the index's capacity over the engine's KV capacity. Default 1.1.
 	IndexFactor float64 `yaml:"index_factor"`

@@ -231,6 +231,9 @@ func (r *request) tryBind() (bool, error) {
 	case errors.Is(err, router.ErrNoRoom):
 		pl.wakeAt(pl.router.Due())
 		return false, nil
+	case errors.Is(err, router.ErrHeld):
+		pl.wakeAt(pl.router.Due())
+		return false, limits.ErrHeld
 	case coming:
 		return false, nil // a reload has just named others: they are about to answer
 	default:

@@ -378,12 +378,12 @@ func (s *share) recent(now time.Time) float64 {
 }
 
 // crowd is the last waiting request of the key that has most of them for its
-// weight, if that key has more than the one that asks would have.
-func (o *Order) crowd(key string, weight float64) *Item {
+// weight, if that key has more than the one that asks, which would have n.
+func (o *Order) crowd(key string, weight float64, n int) *Item {
 	if weight <= 0 {
 		weight = 1
 	}
-	most := float64(o.KeyLen(key)+1) / weight
+	most := float64(n) / weight
 	var last *Item
 	for _, s := range o.active {
 		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {

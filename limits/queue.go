@@ -3,8 +3,10 @@ package limits
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +18,8 @@ import (
 type Ticket struct {
 	Item
 	// TryBind binds the request to a replica that has room: true when it did.
-	// An error ends the wait with it. It runs in any goroutine, one at a time
+	// ErrHeld says that there is room but better to come. Any other error ends
+	// the wait with it. It runs in any goroutine, one at a time
 	// for a queue, under no lock, and must be quick.
 	TryBind func() (bool, error)
 	// Reservation holds the limits; its concurrency slots are got before room. nil: none.
@@ -33,6 +36,7 @@ type Ticket struct {
 
 	deadline time.Time
 	wait     time.Duration
+	entered  uint64        // the round under way when it came
 	round    uint64        // in which it fitted nowhere
 	binding  bool          // TryBind runs
 	left     error         // why it wants to leave while TryBind runs
@@ -54,9 +58,11 @@ type Queue struct {
 	busy      bool // somebody dispatches
 	again     bool // and is to look once more
 	rounds    uint64
+	missed    bool // some request found no room in the round under way
+	short     bool // or in the one before
 	lastRound time.Time
 	rated     time.Time // when the prefill rate was asked
-	impatient []*Ticket // with NoQueue, not tried yet
+	late      []*Ticket // without a place: what does not fit in its first round must go
 	drain     drainRate
 	buf       []*Item
 }
@@ -68,6 +74,9 @@ const (
 	// room may come without a kick, as predictions run out.
 	nudge = time.Second
 )
+
+// ErrHeld is what TryBind says of a request that waits although it would fit.
+var ErrHeld = errors.New("limits: held for a better replica")
 
 // NewQueue makes the queue of a model. rate is the prefill rate of one replica
 // in tokens per second, asked now and then; nil: waiting earns no credit.
@@ -137,10 +146,14 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 		t.wait = min(t.wait, t.Asked)
 	}
 	t.deadline = now.Add(t.wait)
-	none := q.bounds.MaxLength == 0
-	if t.Began.IsZero() && !none {
-		if f := q.place(now, t); f != nil {
-			return f
+	late := t.NoQueue || q.bounds.MaxLength == 0
+	if !late && t.Began.IsZero() && q.over(t, 1) {
+		// A burst comes faster than it is dispatched: while nobody lacks room, a
+		// place in the queue is nothing that a request needs yet.
+		if late = q.busy && !q.short; !late {
+			if f := q.place(t, 1); f != nil {
+				return f
+			}
 		}
 	}
 	if q.rate != nil && q.order.Len() > 0 && now.Sub(q.rated) >= time.Second {
@@ -149,23 +162,27 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 	}
 	t.Item.owner = t
 	q.order.Push(now, since, &t.Item)
-	if t.NoQueue || none {
-		q.impatient = append(q.impatient, t)
+	t.entered = q.rounds
+	if late {
+		q.late = append(q.late, t)
 	}
 	return nil
 }
 
-// place finds a place for one more of the ticket's key. In a full queue the key
-// that has most waiting for its weight gives way: its last request is refused.
-func (q *Queue) place(now time.Time, t *Ticket) *Refusal {
-	n := q.order.KeyLen(t.Key)
+// over says that with so many more of the ticket's key too many wait.
+func (q *Queue) over(t *Ticket, more int) bool {
+	bound := t.Bounds.MaxLength
+	return bound > 0 && q.order.KeyLen(t.Key)+more > bound || q.order.Len()+more > q.bounds.MaxLength
+}
+
+// place finds a place for so many more of the ticket's key where too many wait.
+// The key that has most waiting for its weight gives way: its last request is refused.
+func (q *Queue) place(t *Ticket, more int) *Refusal {
+	n := q.order.KeyLen(t.Key) + more - 1
 	if bound := t.Bounds.MaxLength; bound > 0 && n >= bound {
 		return q.full(t, ScopeKey, bound, n)
 	}
-	if q.order.Len() < q.bounds.MaxLength {
-		return nil
-	}
-	out := q.order.crowd(t.Key, t.Weight)
+	out := q.order.crowd(t.Key, t.Weight, n+1)
 	if out == nil || out.owner.binding {
 		return q.full(t, ScopeModel, q.bounds.MaxLength, q.order.Len())
 	}
@@ -244,19 +261,38 @@ func (q *Queue) Kick() {
 	}
 	q.busy = true
 	for q.again && q.order.Len() > 0 {
-		q.again = false
+		q.again, q.missed = false, false
 		q.rounds++
 		for q.dispatch() {
 		}
+		q.short = q.missed
+		q.sendAway()
 	}
-	for _, t := range q.impatient {
-		if !t.resolved {
-			q.order.Remove(&t.Item)
-			q.resolve(t, q.unqueued(t))
-		}
-	}
-	q.impatient = q.impatient[:0]
 	q.busy = false
+}
+
+// sendAway refuses those without a place that had their round, and did not fit.
+func (q *Queue) sendAway() {
+	q.late = slices.DeleteFunc(q.late, func(t *Ticket) bool {
+		if !t.resolved && t.entered >= q.rounds {
+			return false // it came during this round; its own Kick is the next
+		}
+		if t.resolved {
+			return true
+		}
+		var f *Refusal
+		switch {
+		case t.NoQueue || q.bounds.MaxLength == 0:
+			f = q.unqueued(t)
+		case q.over(t, 0):
+			f = q.place(t, 0)
+		}
+		if f != nil {
+			q.order.Remove(&t.Item)
+			q.resolve(t, f)
+		}
+		return true
+	})
 }
 
 // dispatch tries the candidates until one is bound. Those that fitted nowhere
@@ -277,14 +313,17 @@ func (q *Queue) dispatch() bool {
 			q.order.Dispatch(now, it, q.buf[:i])
 			q.resolve(t, nil)
 			return true
-		case err != nil || t.left != nil:
+		case t.left != nil:
+			q.order.Remove(it)
+			q.resolve(t, t.left)
+		case err == nil || err == ErrHeld: //nolint:errorlint // nobody wraps it
+			t.round = q.rounds
 			if err == nil {
-				err = t.left
+				q.missed, q.short = true, true
 			}
+		default:
 			q.order.Remove(it)
 			q.resolve(t, err)
-		default:
-			t.round = q.rounds
 		}
 	}
 	return false

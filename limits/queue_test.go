@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -237,5 +238,80 @@ func TestLongTryBindHoldsUpNobodyWhoLeaves(t *testing.T) {
 			t.Errorf("%v after %v, want gone after 1s", err, time.Since(start))
 		}
 		wg.Wait()
+	})
+}
+
+// TestQueueRefusesNobodyOfABurstThatFits: requests that come while others are being
+// bound need a place only once they have found no room.
+func TestQueueRefusesNobodyOfABurstThatFits(t *testing.T) {
+	for _, c := range []struct {
+		name                  string
+		room, bound, keyBound int
+		waiting, full         int
+	}{
+		{"all fit", 30, 3, 0, 0, 0},
+		{"all fit, key bound", 30, 100, 2, 0, 0},
+		{"some fit", 12, 3, 0, 3, 15},
+		{"some fit, key bound", 12, 100, 2, 2, 16},
+		{"no places", 12, -1, 0, 0, 18},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q, e := newTestQueue(configs.Queue{MaxLength: c.bound, MaxWait: 10 * time.Second}), &engineSlots{free: c.room}
+				slow := func() (bool, error) { time.Sleep(time.Millisecond); return e.bind() }
+				var mu sync.Mutex
+				got := map[Kind]int{}
+				var wg sync.WaitGroup
+				for range 30 {
+					wg.Go(func() {
+						err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: slow, Bounds: configs.Queue{MaxLength: c.keyBound}})
+						mu.Lock()
+						defer mu.Unlock()
+						if f, ok := errors.AsType[*Refusal](err); ok {
+							got[f.Kind]++
+						}
+					})
+				}
+				time.Sleep(time.Second)
+				if n := q.Len(); n != c.waiting {
+					t.Errorf("%d wait, want %d", n, c.waiting)
+				}
+				wg.Wait()
+				if got[KindQueueFull] != c.full || got[KindQueueTimeout] != c.waiting || e.free != max(0, c.room-30) {
+					t.Errorf("refused %v with room left for %d, want %d full and %d timed out", got, e.free, c.full, c.waiting)
+				}
+			})
+		})
+	}
+}
+
+// TestQueueThatIsFullRefusesWithoutTrying: a flood on a full queue costs no rounds.
+func TestQueueThatIsFullRefusesWithoutTrying(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, e := newTestQueue(configs.Queue{MaxLength: 3, MaxWait: time.Minute}), &engineSlots{}
+		var tried atomic.Int32
+		ask := func() error {
+			return q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: func() (bool, error) {
+				tried.Add(1)
+				time.Sleep(time.Millisecond)
+				return e.bind()
+			}})
+		}
+		for range 3 {
+			go func() { _ = ask() }()
+		}
+		time.Sleep(time.Second)
+		before := tried.Load()
+		start := time.Now()
+		for range 100 {
+			go q.Kick() // others are being tried all the while
+			if f, ok := errors.AsType[*Refusal](ask()); !ok || f.Kind != KindQueueFull {
+				t.Fatalf("got %v, want queue_full", f)
+			}
+		}
+		if d := time.Since(start); d != 0 || tried.Load()-before > 6 {
+			t.Errorf("100 refusals took %v and %d tries, want 0 and those of the Kick alone", d, tried.Load()-before)
+		}
+		time.Sleep(time.Hour)
 	})
 }

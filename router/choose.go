@@ -30,8 +30,8 @@ type Request struct {
 	Avoid []*Replica
 	// Only limits the choice; nil: all.
 	Only func(*Replica) bool
-	// MayWait allows ErrNoRoom also where waiting is cheaper than any replica
-	// with room (wait.go). The caller tries again at every First and Done of a
+	// MayWait allows ErrHeld, where waiting is cheaper than any replica with
+	// room (wait.go). The caller tries again at every First and Done of a
 	// lease of the pool, and without MayWait before it gives up.
 	MayWait bool
 	// Explain asks for Decision.Candidates.
@@ -78,7 +78,7 @@ func (p *Pool) Choose(now time.Time, q *Request) (*Lease, error) {
 	at := p.pick(c)
 	if at < 0 {
 		p.mu.Unlock()
-		return nil, ErrNoRoom
+		return nil, ErrHeld
 	}
 	k := &c.Candidates[at]
 	k.Uncached += k.Pending // nobody waited for it
@@ -308,7 +308,7 @@ func (q *Request) cached(blocks, blockTokens int) int {
 	if q.Key.Bytes <= 0 || blocks == 0 {
 		return 0
 	}
-	tokens := float64(q.Tokens) * float64(blocks*blockTokens*bytesPerToken) / float64(q.Key.Bytes)
+	tokens := float64(q.Tokens) * float64(unitsAt(blocks)*blockTokens*bytesPerToken) / float64(q.Key.Bytes)
 	return max(0, min(int(tokens+0.5), q.Tokens-1))
 }
 
@@ -321,5 +321,5 @@ func (q *Request) loose(p *Pool) int {
 	if q.Lane != Generate {
 		return q.Tokens
 	}
-	return max(0, q.Tokens-int(float64(len(q.Key.Hashes))*p.tokensPerBlock()))
+	return max(0, q.Tokens-int(float64(unitsAt(len(q.Key.Hashes)))*p.tokensPerUnit()))
 }

@@ -37,7 +37,7 @@ func (r *Replica) correct(predicted, cached, prompt int) {
 	if over := predicted - cached; over > slack {
 		tokens = -float64(over)
 	}
-	size := float64(r.indexBlocks()) * p.tokensPerBlock()
+	size := float64(r.indexUnits()) * p.tokensPerUnit()
 	room := min(1, max(roomLeast, r.blockRoom*math.Exp(tokens/max(1, size))))
 	if room != r.blockRoom {
 		r.blockRoom = room

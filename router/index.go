@@ -24,13 +24,14 @@ type index struct {
 	mu      sync.RWMutex
 	version atomic.Uint64 // changes with every change; read without the lock
 	table   []uint64      // hash's upper half, readyBit, slot + 1; 0: empty; length a power of two
-	pinned  atomic.Int64  // blocks pinned; read without the lock
+	pinned  atomic.Int64  // units pinned; read without the lock
 
 	entries    []entry
 	free       int32 // list of free slots through next
 	head, tail int32 // the LRU list, most recent first
 	count      int   // blocks held, pinned ones included
-	capacity   int   // blocks at most, pinned ones aside
+	units      int   // what they cover
+	capacity   int   // units at most, pinned ones aside
 	generation uint32
 }
 
@@ -39,8 +40,12 @@ type entry struct {
 	prev, next int32
 	parent     int32
 	refs       int32 // requests that end here + pinned children; -1: a free slot
+	depth      int32 // blocks before it
 	ready      bool  // its prefill is known to be over
 }
+
+// units is how much of the prompt the block is.
+func (e *entry) units() int { return blockUnits(int(e.depth)) }
 
 const none = int32(-1)
 
@@ -60,7 +65,7 @@ func newIndex(capacity int) *index {
 func (x *index) reset() {
 	x.table, x.entries = make([]uint64, 64), nil
 	x.free, x.head, x.tail = none, none, none
-	x.count = 0
+	x.count, x.units = 0, 0
 	x.generation++
 	x.pinned.Store(0)
 	x.version.Add(1)
@@ -159,17 +164,24 @@ func (x *index) insert(hashes []uint64, matched int) int32 {
 // extend adds new blocks behind the one in slot last and pins all of them.
 func (x *index) extend(last int32, hashes []uint64) int32 {
 	x.pin(last)
+	depth, pinned := int32(0), 0
+	if last != none {
+		depth = x.entries[last].depth + 1
+	}
 	for _, h := range hashes {
-		x.trim(x.capacity-1, 2)
-		if x.count >= 2*x.capacity {
+		units := blockUnits(int(depth))
+		x.trim(x.capacity-units, 1+units)
+		if x.units >= 2*x.capacity {
 			break // nearly all of it in flight: memory is bounded all the same
 		}
-		s := x.alloc(h)
+		s := x.alloc(h, depth)
 		// The pin moves on from the parent, which counts it as its pinned child now.
 		x.entries[s].parent, x.entries[s].refs = last, 1
-		x.pinned.Add(1)
+		pinned += units
+		depth++
 		last = s
 	}
+	x.pinned.Add(int64(pinned))
 	x.version.Add(1)
 	return last
 }
@@ -183,7 +195,7 @@ func (x *index) pin(s int32) {
 			return
 		}
 		x.unlink(s)
-		x.pinned.Add(1)
+		x.pinned.Add(int64(e.units()))
 		s = e.parent
 	}
 }
@@ -197,7 +209,7 @@ func (x *index) unpin(s int32) {
 		if e.refs > 0 {
 			break
 		}
-		x.pinned.Add(-1)
+		x.pinned.Add(-int64(e.units()))
 		x.pushFront(s)
 		s = e.parent
 	}
@@ -254,21 +266,22 @@ func (x *index) forget(s int32) {
 	x.version.Add(1)
 }
 
-// trim drops least recent blocks, most of them, until size are left. What a
-// smaller capacity leaves over goes in steps: no call sweeps.
+// trim drops least recent blocks, most of them, until they cover size units.
+// What a smaller capacity leaves over goes in steps: no call sweeps.
 func (x *index) trim(size, most int) {
-	for ; x.count > size && x.tail != none && most > 0; most-- {
+	for ; x.units > size && x.tail != none && most > 0; most-- {
 		x.drop(x.tail)
 	}
 }
 
-// setCapacity bounds the blocks held, from the next insertions on.
+// setCapacity bounds the units held, from the next insertions on.
 func (x *index) setCapacity(n int) { x.capacity = max(1, n) }
 
 // drop removes an unpinned block.
 func (x *index) drop(s int32) {
 	x.unlink(s)
 	x.remove(s)
+	x.units -= x.entries[s].units()
 	x.entries[s] = entry{next: x.free, refs: -1}
 	x.free = s
 	x.count--
@@ -300,7 +313,7 @@ func (x *index) unlink(s int32) {
 }
 
 // alloc takes a slot for a hash that is not held and enters it in the table.
-func (x *index) alloc(hash uint64) int32 {
+func (x *index) alloc(hash uint64, depth int32) int32 {
 	s := x.free
 	if s != none {
 		x.free = x.entries[s].next
@@ -308,8 +321,9 @@ func (x *index) alloc(hash uint64) int32 {
 		s = int32(len(x.entries))
 		x.entries = append(x.entries, entry{})
 	}
-	x.entries[s] = entry{hash: hash, parent: none, prev: none, next: none}
+	x.entries[s] = entry{hash: hash, parent: none, prev: none, next: none, depth: depth}
 	x.count++
+	x.units += x.entries[s].units()
 	if x.count*4 > len(x.table)*3 {
 		x.grow()
 	}

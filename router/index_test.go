@@ -17,24 +17,32 @@ func (x *index) check(t *testing.T) {
 		}
 		place[s] = n
 	}
-	held, pinned := 0, 0
+	held, listed, units, pinned := 0, 0, 0, 0
 	for i, e := range x.entries {
 		if e.refs < 0 {
 			continue
 		}
 		held++
+		listed++
 		s := int32(i)
 		if x.find(e.hash) != s {
 			t.Fatalf("the table finds slot %d for the hash of slot %d", x.find(e.hash), s)
 		}
+		units += e.units()
 		if e.refs > 0 {
-			pinned++
+			pinned += e.units()
+			listed--
 		}
 		if e.parent == none {
+			if e.depth != 0 {
+				t.Fatalf("slot %d has no parent at depth %d", s, e.depth)
+			}
 			continue
 		}
 		p := x.entries[e.parent]
 		switch {
+		case p.depth+1 != e.depth:
+			t.Fatalf("slot %d is at depth %d, its parent at %d", s, e.depth, p.depth)
 		case p.refs < 0:
 			t.Fatalf("slot %d has lost its parent", s)
 		case e.refs > 0 && p.refs == 0:
@@ -45,8 +53,9 @@ func (x *index) check(t *testing.T) {
 			t.Fatalf("slot %d would outlive its parent", s)
 		}
 	}
-	if held != x.count || pinned != int(x.pinned.Load()) || held-pinned != len(place) {
-		t.Fatalf("count %d, pinned %d, listed %d; found %d held, %d pinned", x.count, x.pinned.Load(), len(place), held, pinned)
+	if held != x.count || units != x.units || pinned != int(x.pinned.Load()) || listed != len(place) {
+		t.Fatalf("%d blocks, %d units, %d pinned, %d listed; found %d, %d, %d, %d",
+			x.count, x.units, x.pinned.Load(), len(place), held, units, pinned, listed)
 	}
 }
 
@@ -99,8 +108,8 @@ func TestIndexKeepsPrefixesWhole(t *testing.T) {
 			}
 		}
 		x.check(t)
-		if x.count > 2*x.capacity {
-			t.Fatalf("%d blocks at a capacity of %d", x.count, x.capacity)
+		if x.units > 2*x.capacity {
+			t.Fatalf("%d units at a capacity of %d", x.units, x.capacity)
 		}
 	}
 }
@@ -143,15 +152,12 @@ func TestIndexOf32ReplicasOfAMillionTokensIsUnder64MB(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 32 {
 		r := p.Add("r", Capacity{KVTokens: 1 << 20}, nil)
-		prompt := make([]uint64, 500)
-		for r.index.count < r.index.capacity || len(r.index.entries) <= r.index.capacity/2 {
+		prompt := make([]uint64, evenBlocks) // short prompts have the most blocks
+		for r.index.units+len(prompt) <= r.index.capacity {
 			for i := range prompt {
 				prompt[i] = rnd.Uint64()
 			}
 			r.index.unpin(r.index.insert(prompt, 0))
-			if r.index.count+len(prompt) > r.index.capacity {
-				break
-			}
 		}
 	}
 	got := float64(heapInUse()-before) / (1 << 20)

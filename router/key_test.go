@@ -17,13 +17,14 @@ func keyOf(write func(*KeyBuilder)) Key {
 
 func TestKeyDoesNotDependOnHowTheTextIsCut(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	text := make([]byte, 5000)
+	text := make([]byte, 50000)
 	for i := range text {
 		text[i] = byte(rnd.Uint32())
 	}
 	want := keyOf(func(b *KeyBuilder) { b.Write(text) })
-	if n := len(want.Hashes); n != 5000/256 {
-		t.Fatalf("5000 bytes gave %d hashes, want %d", n, 5000/256)
+	// 195 units: 64 blocks of one, 32 of two up to 128, 16 of four up to 192.
+	if n := len(want.Hashes); n != 64+32+16 {
+		t.Fatalf("50000 bytes gave %d hashes, want %d", n, 64+32+16)
 	}
 	for range 50 {
 		var cuts []int
@@ -41,6 +42,28 @@ func TestKeyDoesNotDependOnHowTheTextIsCut(t *testing.T) {
 		if !slices.Equal(got.Hashes, want.Hashes) || got.Bytes != want.Bytes {
 			t.Fatalf("cut as %v: got %d bytes, %x; want %d bytes, %x", cuts, got.Bytes, got.Hashes, want.Bytes, want.Hashes)
 		}
+	}
+}
+
+func TestBlocksGrowWithDepth(t *testing.T) {
+	n := 0
+	for units := range 1 << 17 {
+		if !BlockEnds(units) {
+			continue
+		}
+		if n++; unitsAt(n) != units {
+			t.Fatalf("block %d ends after %d units and after %d", n, units, unitsAt(n))
+		}
+		size, before := blockUnits(n-1), unitsAt(n-1)
+		if before+size != units {
+			t.Fatalf("block %d has %d units from %d to %d", n, size, before, units)
+		}
+		if size > 1 && size*coarseness > before {
+			t.Fatalf("a block of %d units after %d, want a %dth at most", size, before, coarseness)
+		}
+	}
+	if n > 500 {
+		t.Errorf("%d blocks for %d units", n, 1<<17)
 	}
 }
 

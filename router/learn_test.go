@@ -76,7 +76,7 @@ func TestBytesPerTokenAreLearned(t *testing.T) {
 		l.First(t0)
 		l.Done(t0, Usage{PromptTokens: 1280, CachedTokens: -1, OutputTokens: 1, OK: true})
 	}
-	if got := p.TokensPerBlock(); got < 110 || got > 130 {
+	if got := p.TokensPerUnit(); got < 110 || got > 130 {
 		t.Errorf("a block of 256 bytes at 2 bytes for each token is priced at %.0f tokens, want about 128", got)
 	}
 }

@@ -80,6 +80,8 @@ var (
 	ErrNoReplica = errors.New("router: no usable replica")
 	// ErrNoRoom: no usable replica has room now; the request belongs in the queue.
 	ErrNoRoom = errors.New("router: no replica has room")
+	// ErrHeld: some have room, but waiting is cheaper; only with Request.MayWait.
+	ErrHeld = errors.New("router: waiting is cheaper than any replica with room")
 )
 
 // Capacity is what a replica's engine can hold; 0: unknown.
@@ -212,14 +214,14 @@ func (p *Pool) Policy() string {
 	return p.o.Policy
 }
 
-// TokensPerBlock is what a block of the key is worth, as learned from usage.
-func (p *Pool) TokensPerBlock() float64 {
+// TokensPerUnit is what a unit of the key is worth, as learned from usage.
+func (p *Pool) TokensPerUnit() float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.tokensPerBlock()
+	return p.tokensPerUnit()
 }
 
-func (p *Pool) tokensPerBlock() float64 {
+func (p *Pool) tokensPerUnit() float64 {
 	perToken := min(max(p.ratio.value(), 1), 8)
 	return float64(p.o.BlockTokens) * bytesPerToken / perToken
 }
@@ -245,15 +247,15 @@ func (r *Replica) setCapacity(c Capacity) {
 // sizeIndex sets the index's capacity from the KV capacity, the learned ratio
 // of bytes to tokens and the correction that reported hits suggest.
 func (r *Replica) sizeIndex() {
-	blocks := r.indexBlocks()
+	units := r.indexUnits()
 	r.index.mu.Lock()
-	r.index.setCapacity(blocks)
+	r.index.setCapacity(units)
 	r.index.mu.Unlock()
 }
 
-func (r *Replica) indexBlocks() int {
+func (r *Replica) indexUnits() int {
 	tokens := float64(cmp.Or(r.capacity.KVTokens, defaultKVTokens))
-	return int(tokens * r.pool.o.IndexFactor * r.blockRoom / r.pool.tokensPerBlock())
+	return int(tokens * r.pool.o.IndexFactor * r.blockRoom / r.pool.tokensPerUnit())
 }
 
 // Flush forgets what the replica holds: its engine was restarted or flushed.
@@ -267,7 +269,7 @@ func (r *Replica) Flush() {
 // kvInFlight is the KV in use by requests in flight, in tokens, prefixes that
 // they share counted once. Under pool.mu.
 func (r *Replica) kvInFlight() int {
-	return int(float64(r.index.pinned.Load())*r.pool.tokensPerBlock()) + r.loose
+	return int(float64(r.index.pinned.Load())*r.pool.tokensPerUnit()) + r.loose
 }
 
 // Stats is a replica's state for /replicas and the metrics.

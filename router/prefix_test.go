@@ -27,7 +27,7 @@ func burst(t *testing.T, p *Pool, requests []*Request, rate float64) (served, co
 		for i, q := range waiting {
 			p.SetHeld(len(still) + len(waiting) - i - 1)
 			l, err := p.Choose(now, q)
-			if errors.Is(err, ErrNoRoom) {
+			if errors.Is(err, ErrNoRoom) || errors.Is(err, ErrHeld) {
 				still = append(still, q)
 				continue
 			}
@@ -95,8 +95,8 @@ func TestARequestThatMayNotWaitIsBoundAtOnce(t *testing.T) {
 	mustChoose(t, p, t0, prompt(1, 400))
 	q := prompt(1, 400)
 	q.MayWait = true
-	if _, err := p.Choose(t0, q); !errors.Is(err, ErrNoRoom) {
-		t.Fatalf("beside the prefill of its prefix: %v, want ErrNoRoom to wait for it", err)
+	if _, err := p.Choose(t0, q); !errors.Is(err, ErrHeld) {
+		t.Fatalf("beside the prefill of its prefix: %v, want ErrHeld to wait for it", err)
 	}
 	q.MayWait = false
 	mustChoose(t, p, t0, q)

@@ -172,8 +172,10 @@ func (s *sim) requests() []*request {
 			hashes = make([]uint64, 0, max(1<<16, len(row.Blocks)))
 		}
 		from := len(hashes)
-		for _, b := range row.Blocks {
-			hashes = append(hashes, mix(0, uint64(b)))
+		for i, b := range row.Blocks {
+			if router.BlockEnds(i + 1) {
+				hashes = append(hashes, mix(0, uint64(b)))
+			}
 		}
 		r := &all[i]
 		*r = request{row: row, gate: s.gates[i%len(s.gates)], at: row.At / s.fleet.Speed, streamed: streamed()}
