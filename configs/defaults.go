@@ -107,7 +107,10 @@ func (b *Breaker) setDefaults() {
 func (r *Retry) setDefaults() { *r = Retry{Attempts: 3, Budget: 0.2, MinPerSecond: 10} }
 
 func (r *Routing) setDefaults() {
-	*r = Routing{BlockTokens: 64, IndexFactor: 1.1, StreamWeight: 0.02}
+	*r = Routing{
+		BlockTokens: 64, IndexFactor: 1.1, StreamWeight: 0.02, BalanceWeight: 0.5,
+		StepTime: 16 * time.Millisecond, MaxHold: 5 * time.Second,
+	}
 }
 
 func (s *Scoring) setDefaults() {

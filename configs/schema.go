@@ -352,6 +352,12 @@ type Routing struct {
 	IndexFactor float64 `yaml:"index_factor"`
 	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02.
 	StreamWeight float64 `yaml:"stream_weight"`
+	// BalanceWeight is what twice the usual number of streams adds to it. Default 0.5.
+	BalanceWeight float64 `yaml:"balance_weight"`
+	// StepTime is what a prefill takes however short it is. Default 16ms.
+	StepTime time.Duration `yaml:"step_time"`
+	// MaxHold bounds how long a request waits for a better replica although one has room, beyond twice the work that is ahead there. Default 5s; 0: none waits for better.
+	MaxHold time.Duration `yaml:"max_hold"`
 	// RunningAllowance is what may be bound beyond a replica's running limit. Default 0.
 	RunningAllowance int `yaml:"running_allowance"`
 }

@@ -216,6 +216,9 @@ func (v *validator) tuning() {
 	}
 	v.positiveNumber("routing.index_factor", r.IndexFactor)
 	v.notNegative("routing.stream_weight", r.StreamWeight)
+	v.notNegative("routing.balance_weight", r.BalanceWeight)
+	v.notNegativeTime("routing.step_time", r.StepTime)
+	v.notNegativeTime("routing.max_hold", r.MaxHold)
 	v.atLeast("routing.running_allowance", int64(r.RunningAllowance), 0)
 	s := &v.c.Scoring
 	v.positive("scoring.max_in_flight_tokens", int64(s.MaxInFlightTokens))
@@ -231,9 +234,7 @@ func (v *validator) browsers() {
 			v.bad(key, origin, "want * or an origin, as https://app.example.com")
 		}
 	}
-	if v.c.CORS.MaxAge < 0 {
-		v.bad("cors.max_age", v.c.CORS.MaxAge, "want 0 or more")
-	}
+	v.notNegativeTime("cors.max_age", v.c.CORS.MaxAge)
 }
 
 func (v *validator) observability() {
@@ -284,6 +285,12 @@ func (v *validator) share(key string, f float64) {
 func (v *validator) notNegative(key string, f float64) {
 	if f < 0 {
 		v.bad(key, f, "want 0 or more")
+	}
+}
+
+func (v *validator) notNegativeTime(key string, d time.Duration) {
+	if d < 0 {
+		v.bad(key, d, "want 0 or more")
 	}
 }
 

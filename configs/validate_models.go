@@ -67,9 +67,7 @@ func (v *validator) modelQueue(key string, q *Queue) {
 		v.bad(key+".max_wait", q.MaxWait, "want a time above 0, as 30s; max_length: 0 turns the queue off")
 	}
 	v.notNegative(key+".waiting_credit", q.WaitingCredit)
-	if q.HeadHold < 0 {
-		v.bad(key+".head_hold", q.HeadHold, "want 0 or more")
-	}
+	v.notNegativeTime(key+".head_hold", q.HeadHold)
 }
 
 func (v *validator) limits(key string, l *Limits) {

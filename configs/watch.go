@@ -28,7 +28,8 @@ const (
 // What counts is the content when the file has been left alone for a moment,
 // so it does not matter whether the file is written in place, renamed over (as
 // editors do), or reached by a symbolic link that is swapped (as Kubernetes
-// does with a ConfigMap); a file that is missing has changed when it is back.
+// does with a ConfigMap). A file that is gone has changed, and once more when it
+// is back.
 // It is called once at the start too, after the same moment: the caller may have
 // read the file before the watch was in place, and a change in between would
 // otherwise be seen with the next one only.
@@ -76,7 +77,7 @@ func (w *watch) run(ctx context.Context, onChange func()) {
 		case <-timer.C:
 			timer.Reset(look)
 			w.rearm()
-			if sum, ok := w.sum(); ok && sum != w.seen {
+			if sum := w.sum(); sum != w.seen {
 				w.seen = sum
 				onChange()
 			}
@@ -84,18 +85,18 @@ func (w *watch) run(ctx context.Context, onChange func()) {
 	}
 }
 
-// sum is the hash of the content; false while there is none to read.
-func (w *watch) sum() (sum [sha256.Size]byte, ok bool) {
+// sum is the hash of the content; zero while there is none to read.
+func (w *watch) sum() (sum [sha256.Size]byte) {
 	f, err := os.Open(w.path)
 	if err != nil {
-		return sum, false
+		return sum
 	}
 	defer f.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, io.LimitReader(f, maxFile+1)); err != nil {
-		return sum, false
+		return sum
 	}
-	return [sha256.Size]byte(h.Sum(nil)), true
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // rearm watches the folders on the way to the file as it leads now. Adding a

@@ -95,6 +95,16 @@ func TestWatchSeesWritesRenamesAndReturns(t *testing.T) {
 	if !changed() {
 		t.Error("removed and written anew: no change was reported")
 	}
+	for _, what := range []string{"removed", "back with the same content"} {
+		if what == "removed" {
+			must(t, os.Remove(path))
+		} else {
+			put(t, path, "back")
+		}
+		if !changed() {
+			t.Errorf("%s: no change was reported", what)
+		}
+	}
 }
 
 func TestWatchSeesKubernetesSwaps(t *testing.T) {

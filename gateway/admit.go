@@ -202,7 +202,7 @@ const bindRounds = 3
 // for those that have no choice.
 func (r *request) mayWait() bool {
 	pl, wait := r.target.pool, r.maxWait()
-	if r.noQueue || r.lane != router.Generate || wait < patience || time.Since(r.start) >= wait/2 {
+	if r.noQueue || r.snap.cfg.Routing.MaxHold == 0 || r.lane != router.Generate || wait < patience || time.Since(r.start) >= wait/2 {
 		return false
 	}
 	places := pl.config.Load().Queue.MaxLength

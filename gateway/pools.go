@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -224,13 +225,12 @@ func (pl *pool) derive(cfg *configs.Config, m *configs.Model) {
 }
 
 func routerOptions(cfg *configs.Config, m *configs.Model) router.Options {
-	streams := cfg.Routing.StreamWeight
-	if streams == 0 {
-		streams = -1 // nothing; the router's own zero is its default
-	}
+	c := &cfg.Routing
 	return router.Options{
-		Policy: m.Policy, BlockTokens: cfg.Routing.BlockTokens, IndexFactor: cfg.Routing.IndexFactor,
-		StreamWeight: streams, RunningAllowance: cfg.Routing.RunningAllowance,
+		Policy: m.Policy, BlockTokens: c.BlockTokens, IndexFactor: c.IndexFactor, RunningAllowance: c.RunningAllowance,
+		// None of them is nothing; the router's own zero is its default.
+		StreamWeight: cmp.Or(c.StreamWeight, -1), BalanceWeight: cmp.Or(c.BalanceWeight, -1),
+		StepTime: cmp.Or(c.StepTime, -1), WaitMost: cmp.Or(c.MaxHold, -1),
 		ScoreTokens: cfg.Scoring.MaxInFlightTokens, ScoreBeside: cfg.Scoring.BesideChatTokens, Seed: uint64(time.Now().UnixNano()),
 	}
 }
