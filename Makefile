@@ -19,9 +19,10 @@ test:
 
 # The packages under the race detector. The tests from outside measure times of
 # a running binary, which the detector slows down several times; they take
-# `go test -race ./e2e/...` too, but not beside anything else.
+# `go test -race ./e2e/...` too, but not beside anything else. Short: without
+# simulations, which are one goroutine each.
 race:
-	go test -race -timeout 30m $$(go list ./... | grep -v /e2e)
+	go test -race -short -timeout 30m $$(go list ./... | grep -v /e2e)
 
 # What a commit must pass: formatting, linters, structure.
 check: lint

@@ -27,6 +27,15 @@ func shared(t *testing.T, name string) string {
 	return path
 }
 
+// long leaves a simulation out of short runs, as under the race detector: it is
+// one goroutine, which that has nothing to say about.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a simulation of minutes under the race detector")
+	}
+}
+
 func synthetic(t *testing.T, kind string, limit int) *Trace {
 	t.Helper()
 	tr, err := Synthetic(kind, 1, limit)
@@ -52,6 +61,7 @@ func runs(t *testing.T, tr *Trace, f Fleet, policies ...string) map[string]Resul
 }
 
 func TestPrefixHasTheLowestTTFTOfAllPolicies(t *testing.T) {
+	long(t)
 	conversation, err := Load(shared(t, "mooncake_conversation.jsonl.gz"), 2500)
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +99,7 @@ func TestPrefixHasTheLowestTTFTOfAllPolicies(t *testing.T) {
 }
 
 func TestTheSimulatedReplicaIsTheStudys(t *testing.T) {
+	long(t)
 	tr, err := Load(shared(t, "mooncake_conversation.jsonl.gz"), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -107,6 +118,7 @@ func TestTheSimulatedReplicaIsTheStudys(t *testing.T) {
 }
 
 func TestTwoGatewaysThatShareRouteNearlyAsOne(t *testing.T) {
+	long(t)
 	tr := synthetic(t, "chat", 3000)
 	hit := func(gateways int, every float64) float64 {
 		f := Fleet{Replicas: 8, KVTokens: 1 << 20, Gateways: gateways, ShareEvery: every}
@@ -123,6 +135,7 @@ func TestTwoGatewaysThatShareRouteNearlyAsOne(t *testing.T) {
 }
 
 func TestUnstreamedAnswersAndSilentEnginesCostLittle(t *testing.T) {
+	long(t)
 	tr := synthetic(t, "chat", 2000)
 	mean := func(f Fleet) float64 {
 		f.Replicas, f.KVTokens, f.Speed = 8, 1<<20, 1.5
