@@ -27,7 +27,7 @@ func (f *Fleet) Add(model string, eng configs.Engine) (id string, err error) {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	seen := make(map[string]int)
-	e, err := newEntry(&configs.Model{Name: model}, 0, &eng, seen)
+	e, err := newEntry(&configs.Model{Name: model}, 0, &eng, 0, seen)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

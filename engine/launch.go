@@ -8,46 +8,64 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"penstock/configs"
 )
 
-// launcher runs the children of one launch entry.
+// launcher runs one child of a launch.
 type launcher struct {
-	fleet    *Fleet
-	entry    *entry
-	children []*child
+	fleet *Fleet
+	entry *entry
+	child *child
 }
 
-// prepareLaunch checks a launch and finds ports for its children. Nothing is
-// started yet.
-func (f *Fleet) prepareLaunch(ctx context.Context, e *entry, used map[string]bool) error {
-	l := *e.engine.Launch
-	if l.Preflight {
-		err := Preflight(ctx, l)
-		switch {
-		case errors.Is(err, ErrUnchecked):
-			f.log.Warn("launch.command goes unchecked", "command", l.Command, "reason", err)
-		case err != nil:
-			return err
-		}
+// launchKey is what makes a child another one when it changes. How many others
+// there are does not.
+func launchKey(l configs.Launch, index int) string {
+	devices := devicesOf(l, index)
+	l.Replicas, l.Devices = 0, nil
+	return fmt.Sprintf("%+v\x00%d\x00%s", l, index, devices)
+}
+
+// checkLaunch refuses a launch whose command would not start.
+func (f *Fleet) checkLaunch(ctx context.Context, l configs.Launch) error {
+	if !l.Preflight {
+		return nil
 	}
-	n := max(l.Replicas, 1)
-	ports, err := childPorts(l.Port, n)
+	err := Preflight(ctx, l)
+	if errors.Is(err, ErrUnchecked) {
+		f.log.Warn("launch.command goes unchecked", "command", l.Command, "reason", err)
+		return nil
+	}
+	return err
+}
+
+// prepareLaunch finds a port for a child. Nothing is started yet.
+func (f *Fleet) prepareLaunch(e *entry, used map[string]bool) error {
+	l := *e.engine.Launch
+	port, err := childPort(l.Port, e.index, used)
 	if err != nil {
 		return err
 	}
-	w := &launcher{fleet: f, entry: e}
-	for i, id := range poolIDs(e.engine.ID, "launch", n, used) {
-		c, err := newChild(l, i, ports[i], id, f.log, f.opts.Output)
-		if err != nil {
-			return err
-		}
-		c.up = func() bool { return w.up(id) }
-		c.ended = func(reason string) { w.ended(id, reason) }
-		w.children = append(w.children, c)
-		e.first = append(e.first, target{id: id, url: "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i]))})
+	id := childID(e.engine.ID, max(l.Replicas, 1), e.index, used)
+	c, err := newChild(l, e.index, port, id, f.log, f.opts.Output)
+	if err != nil {
+		return err
 	}
+	w := &launcher{fleet: f, entry: e, child: c}
+	c.up = func() bool { return w.up(id) }
+	c.ended = func(reason string) { w.ended(id, reason) }
+	e.first = []target{{id: id, url: loopback(port)}}
 	e.watch = w
 	return nil
+}
+
+// childID names one of n children as poolIDs does.
+func childID(id string, n, index int, used map[string]bool) string {
+	if id == "" {
+		return poolIDs("", "launch", 1, used)[0]
+	}
+	return poolIDs(id, "", n, used)[index]
 }
 
 // poolIDs names the members of a pool: the id alone for one, id-0, id-1 … for
@@ -72,32 +90,32 @@ func poolIDs(id, word string, n int, used map[string]bool) []string {
 	return ids
 }
 
-// childPorts are the configured ones, or free ones.
-func childPorts(first, n int) ([]int, error) {
-	ports := make([]int, n)
+// childPort is the configured one, counted up, or a free one that no other child
+// was given.
+func childPort(first, index int, used map[string]bool) (int, error) {
 	if first > 0 {
-		for i := range ports {
-			ports[i] = first + i
-		}
-		return ports, nil
+		return first + index, nil
 	}
-	for i := range ports {
+	for {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return nil, fmt.Errorf("launch: no free port: %w", err)
+			return 0, fmt.Errorf("launch: no free port: %w", err)
 		}
-		defer ln.Close() // only when all are found, so that they differ
-		ports[i] = ln.Addr().(*net.TCPAddr).Port
+		defer ln.Close() // when one is found, so that they differ
+		if url := loopback(ln.Addr().(*net.TCPAddr).Port); !used[url] {
+			used[url] = true
+			return ln.Addr().(*net.TCPAddr).Port, nil
+		}
 	}
-	return ports, nil
 }
 
-// run runs the children until the context ends, and returns when all have ended.
+// loopback is the URL of a child at that port.
+func loopback(port int) string { return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// run runs the child until the context ends, and returns when it has ended.
 func (w *launcher) run(ctx context.Context, _ func([]target)) {
-	var running sync.WaitGroup
-	for _, c := range w.children {
-		running.Go(func() { c.run(ctx) })
-	}
+	var running sync.WaitGroup // its own goroutine: it keeps its thread, which ends with it
+	running.Go(func() { w.child.run(ctx) })
 	running.Wait()
 }
 

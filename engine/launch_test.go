@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -132,6 +131,29 @@ func TestLaunchedEnginesServeAndAreRestarted(t *testing.T) {
 	if rec.count(Restarted) != 1 || rec.count(Removed) != 0 {
 		t.Errorf("events: got %d restarted, %d removed; want 1, 0", rec.count(Restarted), rec.count(Removed))
 	}
+}
+
+func TestAnotherNumberOfChildrenLeavesTheOthersAlone(t *testing.T) {
+	launch := func(n int, devices ...string) *configs.Config {
+		return launching(configs.Launch{Replicas: n, Devices: devices, Env: mode("ok")})
+	}
+	f, _ := startFleet(t, launch(2, "0", "1"))
+	first, second := replica(t, f, "launch-0"), replica(t, f, "launch-1")
+	apply(t, f, launch(3, "0", "1", "2"))
+	eventually(t, "a third child", func() bool { return len(f.Replicas()) == 3 && replica(t, f, "launch-2").Usable() })
+	if f.Replicas()[0] != first || f.Replicas()[1] != second || !second.Usable() {
+		t.Errorf("a third child: got %s, want the first two as they were", ids(f))
+	}
+	apply(t, f, launch(1, "0"))
+	eventually(t, "one child", func() bool { return len(f.Replicas()) == 1 })
+	if f.Replicas()[0] != first || !first.Usable() {
+		t.Errorf("one child: got %s, want the first as it was", ids(f))
+	}
+	c := &client{base: second.URL(), hc: http.DefaultClient}
+	eventually(t, "the second gone", func() bool { _, err := c.get(t.Context(), "/model_info"); return isRefused(err) })
+	apply(t, f, launch(1, "1")) // another device is another child
+	eventually(t, "a new child", func() bool { return len(f.Replicas()) == 1 && f.Replicas()[0] != first && f.Replicas()[0].Usable() })
+	http.DefaultClient.CloseIdleConnections()
 }
 
 func TestChildIsStoppedWhenItsRequestsHaveEnded(t *testing.T) {
@@ -274,19 +296,17 @@ func TestPoolsAreNumberedOn(t *testing.T) {
 }
 
 func TestFreePortsDiffer(t *testing.T) {
-	ports, err := childPorts(0, 8)
-	if err != nil {
-		t.Fatal(err)
+	used := make(map[string]bool)
+	for range 8 {
+		if _, err := childPort(0, 0, used); err != nil {
+			t.Fatal(err)
+		}
 	}
-	seen := make(map[string]bool)
-	for _, p := range ports {
-		seen[strconv.Itoa(p)] = true
+	if len(used) != 8 {
+		t.Errorf("free ports for 8 children: got %v, want 8 different ones", used)
 	}
-	if len(seen) != 8 {
-		t.Errorf("free ports for 8 children: got %v, want 8 different ones", ports)
-	}
-	if got, _ := childPorts(30000, 3); !slices.Equal(got, []int{30000, 30001, 30002}) {
-		t.Errorf("ports from 30000: got %v", got)
+	if got, _ := childPort(30000, 2, used); got != 30002 {
+		t.Errorf("the third port from 30000: got %d", got)
 	}
 }
 

@@ -47,6 +47,7 @@ type entry struct {
 	source string
 	model  string // as configured; "": what the engines serve
 	engine configs.Engine
+	index  int // of a launch: which of its children
 	tls    *tls.Config
 	watch  watcher  // nil: the targets never change
 	first  []target // those known from the start
@@ -90,7 +91,7 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 	used := make(map[string]bool)
 	for _, e := range f.entries {
 		for _, s := range e.servers {
-			used[s.id] = true
+			used[s.id], used[s.target.url] = true, true
 		}
 		if e.source != sourceAdmin {
 			have[e.key] = e
@@ -103,21 +104,13 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 	for mi := range cfg.Models {
 		m := &cfg.Models[mi]
 		for ei := range m.Engines {
-			e, err := newEntry(m, mi, &m.Engines[ei], seen)
+			entries, err := newEntries(m, mi, &m.Engines[ei], seen)
+			if err == nil {
+				err = f.planEntries(ctx, p, entries, have, cmp.Or(m.Upstream, m.Name, local.DefaultModel), used)
+			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", where(m, mi, ei), err))
-				continue
 			}
-			if old := have[e.key]; old != nil {
-				p.keep[old] = e
-				p.all = append(p.all, old)
-				continue
-			}
-			if err := f.prepare(ctx, e, cmp.Or(m.Upstream, m.Name, local.DefaultModel), used); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", where(m, mi, ei), err))
-				continue
-			}
-			p.all = append(p.all, e)
 		}
 	}
 	if err := p.uniqueIDs(); err != nil {
@@ -130,6 +123,29 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 	return p, nil
 }
 
+// planEntries takes the entries of one engine of the file into the plan.
+func (f *Fleet) planEntries(ctx context.Context, p *plan, entries []*entry, have map[string]*entry, upstream string, used map[string]bool) error {
+	checked := false
+	for _, e := range entries {
+		if old := have[e.key]; old != nil {
+			p.keep[old] = e
+			p.all = append(p.all, old)
+			continue
+		}
+		if l := e.engine.Launch; l != nil && !checked {
+			if err := f.checkLaunch(ctx, *l); err != nil {
+				return err
+			}
+			checked = true
+		}
+		if err := f.prepare(ctx, e, upstream, used); err != nil {
+			return err
+		}
+		p.all = append(p.all, e)
+	}
+	return nil
+}
+
 func where(m *configs.Model, mi, ei int) string {
 	if m.Name != "" {
 		return fmt.Sprintf("model %s: engines[%d]", m.Name, ei)
@@ -137,8 +153,25 @@ func where(m *configs.Model, mi, ei int) string {
 	return fmt.Sprintf("models[%d].engines[%d]", mi, ei)
 }
 
-// newEntry reads one engine of the file.
-func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int) (*entry, error) {
+// newEntries reads one engine of the file. Each child of a launch is an entry of
+// its own, so that a change of their number leaves the others alone.
+func newEntries(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int) ([]*entry, error) {
+	n := 1
+	if eng.Launch != nil {
+		n = max(eng.Launch.Replicas, 1)
+	}
+	entries := make([]*entry, n)
+	for i := range entries {
+		e, err := newEntry(m, mi, eng, i, seen)
+		if err != nil {
+			return nil, err
+		}
+		entries[i] = e
+	}
+	return entries, nil
+}
+
+func newEntry(m *configs.Model, mi int, eng *configs.Engine, index int, seen map[string]int) (*entry, error) {
 	tc, err := loadTLS(eng.TLS)
 	if err != nil {
 		return nil, err
@@ -148,7 +181,7 @@ func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int
 			return nil, err
 		}
 	}
-	e := &entry{model: m.Name, engine: *eng, tls: tc}
+	e := &entry{model: m.Name, engine: *eng, index: index, tls: tc}
 	model := m.Name
 	if model == "" {
 		model = fmt.Sprintf("#%d", mi)
@@ -156,7 +189,7 @@ func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int
 	var what string
 	switch {
 	case eng.Launch != nil:
-		e.source, what = sourceLaunch, fmt.Sprintf("%+v", *eng.Launch)
+		e.source, what = sourceLaunch, launchKey(*eng.Launch, index)
 	case eng.Local != nil:
 		e.source, what = sourceLocal, fmt.Sprintf("%+v", *eng.Local)
 	case eng.File != "":
@@ -174,12 +207,12 @@ func newEntry(m *configs.Model, mi int, eng *configs.Engine, seen map[string]int
 
 // prepare makes a new entry's source and finds the targets that it starts with.
 // upstream is the name by which the engines are asked for the model; used are
-// the ids given out so far.
+// the ids and URLs given out so far.
 func (f *Fleet) prepare(ctx context.Context, e *entry, upstream string, used map[string]bool) error {
 	var err error
 	switch e.source {
 	case sourceLaunch:
-		err = f.prepareLaunch(ctx, e, used)
+		err = f.prepareLaunch(e, used)
 	case sourceLocal:
 		err = f.prepareLocal(e, upstream, used)
 	case sourceFile:
