@@ -62,7 +62,7 @@ func (r *request) newAttempt(m *member, lease *router.Lease, done func(engine.Ou
 	a.call.ID = newID()
 	a.call.Start = r.start
 	a.call.Timeouts = r.timeouts()
-	a.call.OnBytes = m.engine.Answering
+	a.call.OnBytes = m.answering
 	if r.tried == 1 {
 		r.s.budget.Load().Request(a.call.Start)
 	}
@@ -174,10 +174,11 @@ func (a *attempt) request() *relay.Request {
 	r := a.r
 	v, e := &r.look.view, &r.look.edits
 	e.Reset()
-	q := &relay.Request{
-		Method: string(r.ctx.Method()), Path: a.path, Header: &r.ctx.Request.Header,
+	q := &a.sent
+	*q = relay.Request{
+		Method: method(r.ctx.Method()), Path: a.path, Header: &r.ctx.Request.Header,
 		Dialect: dialect(v.Endpoint), Streamed: v.Stream, Once: r.lane == router.Score,
-		Set: append(make([]relay.Header, 0, 3), relay.Header{Name: "X-Request-Id", Value: a.call.ID}), Pace: r.target.pool.metrics,
+		Set: append(a.set[:0], relay.Header{Name: "X-Request-Id", Value: a.call.ID}), Pace: r.target.pool.metrics,
 	}
 	if qs := r.ctx.URI().QueryString(); len(qs) > 0 {
 		q.Path += "?" + string(qs)
@@ -215,6 +216,14 @@ func (a *attempt) request() *relay.Request {
 	r.look.segs = v.Apply(e, r.look.segs[:0])
 	q.Body = r.look.segs
 	return q
+}
+
+// method is the method's name, not spelled anew where it is the usual one.
+func method(m []byte) string {
+	if string(m) == fasthttp.MethodPost {
+		return fasthttp.MethodPost
+	}
+	return string(m)
 }
 
 // saysRank says that the client directs its request to a data-parallel rank

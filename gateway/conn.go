@@ -27,13 +27,18 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, timeout: l.writeTimeout}, nil
+	nc := &conn{Conn: c, timeout: l.writeTimeout}
+	if sc, ok := c.(syscall.Conn); ok {
+		nc.raw, _ = sc.SyscallConn() // an error leaves it nil: such a connection is not watched
+	}
+	return nc, nil
 }
 
 // conn is one client connection. It has a write deadline of its own: every
 // answer, streamed or whole, moves it on as long as the client reads.
 type conn struct {
 	net.Conn
+	raw      syscall.RawConn      // its socket; nil: it has none
 	timeout  func() time.Duration // 0: none
 	deadline time.Time            // the write deadline that is armed
 	own      atomic.Bool          // somebody else has set one
@@ -87,11 +92,10 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
-	sc, ok := c.Conn.(syscall.Conn)
-	if !ok {
+	if c.raw == nil {
 		return nil, syscall.EINVAL
 	}
-	return sc.SyscallConn()
+	return c.raw, nil
 }
 
 // Close closes the connection; one marked for lingering first says that

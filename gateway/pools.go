@@ -59,13 +59,14 @@ func (pl *pool) wakeAt(due time.Time) {
 
 // member is one replica of a pool: the engine's side and the router's.
 type member struct {
-	pool    *pool
-	engine  *engine.Replica
-	route   *router.Replica
-	metrics *metrics.Replica
-	tally   tally
-	breaker string      // as last counted; of the fleet's events alone
-	listed  atomic.Bool // it is among its pool's members; before, the router must not choose it
+	pool      *pool
+	engine    *engine.Replica
+	route     *router.Replica
+	metrics   *metrics.Replica
+	tally     tally
+	answering func()      // the engine's Answering
+	breaker   string      // as last counted; of the fleet's events alone
+	listed    atomic.Bool // it is among its pool's members; before, the router must not choose it
 }
 
 // breakerMoved counts a change of the breaker's state.
@@ -253,7 +254,7 @@ func (p *pools) add(r *engine.Replica, c engine.Capacity) {
 		return
 	}
 	pl := p.pool(r.Model())
-	m := &member{pool: pl, engine: r, metrics: p.metrics.Replica(pl.name, r.ID())}
+	m := &member{pool: pl, engine: r, answering: r.Answering, metrics: p.metrics.Replica(pl.name, r.ID())}
 	m.route = pl.router.Add(r.ID(), capacity(c), func() bool { return m.listed.Load() && r.Usable() })
 	p.members[r] = m
 	next := maps.Clone(*pl.members.Load())

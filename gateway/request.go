@@ -86,6 +86,8 @@ type attempt struct {
 	member   *member
 	lease    *router.Lease
 	call     relay.Call
+	sent     relay.Request
+	set      [3]relay.Header // sent's own headers, mostly
 	engine   engine.Attempt
 	span     trace.Span           // nil: not traced
 	breaker  func(engine.Outcome) // asked to be called once, at the first byte or failure

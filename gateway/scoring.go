@@ -338,7 +338,10 @@ func (b *mergedBody) Close() error {
 // pathFor is where the request is sent on an engine: the client's path, but for
 // echo requests that this engine's own route cannot answer.
 func (r *request) pathFor(e *engine.Replica) string {
-	path := string(r.ctx.URI().PathOriginal())
+	path := r.route.path
+	if p := r.ctx.URI().PathOriginal(); string(p) != path {
+		path = string(p)
+	}
 	if r.leg == nil {
 		return path
 	}

@@ -48,7 +48,7 @@ func BlockEnds(units int) bool {
 	if units <= evenBlocks {
 		return units > 0
 	}
-	return units&(1<<(bits.Len(uint((units-1)/evenBlocks)))-1) == 0
+	return units&(1<<bits.Len(uint((units-1)/evenBlocks))-1) == 0
 }
 
 // Key is a prompt as the index knows it: one chained hash for each whole block,
