@@ -2,11 +2,9 @@ package gateway
 
 import (
 	"context"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/http/pprof"
 	"slices"
 	"strings"
 	"time"
@@ -17,56 +15,13 @@ import (
 	"penstock/engine"
 )
 
-// Admin is the handler of the operators' listener: reading is open to whoever
-// reaches the listener, every change needs admin.key where one is configured.
-func (s *Server) Admin() http.Handler {
-	mux := http.NewServeMux()
-	if s.options.Page != nil {
-		mux.Handle("GET /metrics", s.options.Page)
-	}
-	s.addPage(mux)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, readiness{Status: "ok"}) })
-	mux.HandleFunc("GET /readyz", s.adminReady)
-	mux.HandleFunc("GET /replicas", s.adminReplicas)
-	mux.HandleFunc("POST /replicas", s.change(s.adminAdd))
-	mux.HandleFunc("DELETE /replicas/{id...}", s.change(s.adminRemove))
-	mux.HandleFunc("POST /replicas/{id...}", s.change(s.adminDrain))
-	mux.HandleFunc("GET /limits", s.adminLimits)
-	mux.HandleFunc("POST /limits/{key}/reset", s.change(s.adminReset))
-	mux.HandleFunc("GET /config", s.adminConfig)
-	mux.HandleFunc("POST /reload", s.change(s.adminReload))
-	mux.HandleFunc("GET /requests", s.adminRequests)
-	mux.HandleFunc("GET /requests/{id}", s.adminRequest)
-	mux.HandleFunc("/debug/pprof/", s.change(pprof.Index))
-	mux.HandleFunc("/debug/pprof/cmdline", s.change(pprof.Cmdline))
-	mux.HandleFunc("/debug/pprof/profile", s.change(pprof.Profile))
-	mux.HandleFunc("/debug/pprof/symbol", s.change(pprof.Symbol))
-	mux.HandleFunc("/debug/pprof/trace", s.change(pprof.Trace))
-	// A page of another site must not act with this browser's reach.
-	return http.NewCrossOriginProtection().Handler(mux)
-}
-
-// change lets through who presents the admin key, where one is configured.
-func (s *Server) change(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		want := []byte(s.snapshot.Load().cfg.Admin.Key)
-		got := []byte(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
-		if len(want) > 0 && subtle.ConstantTimeCompare(got, want) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			writeError(w, &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key", Message: "This needs the admin key (admin.key), as \"Authorization: Bearer KEY\"."})
-			return
-		}
-		next(w, r)
-	}
-}
-
 func (s *Server) adminReady(w http.ResponseWriter, _ *http.Request) {
 	usable := s.usable()
 	switch {
 	case s.draining.Load():
-		writeError(w, serverError(http.StatusServiceUnavailable, "draining", "This gateway is shutting down."))
+		s.writeError(w, serverError(http.StatusServiceUnavailable, "draining", "This gateway is shutting down."))
 	case usable == 0:
-		writeError(w, noReplica(""))
+		s.writeError(w, noReplica(""))
 	default:
 		writeJSON(w, http.StatusOK, readiness{Status: "ok", Replicas: usable})
 	}
@@ -171,13 +126,21 @@ type newReplica struct {
 	Roles      []string `json:"roles"`
 }
 
+// maxReplicaBody bounds the body of POST /replicas.
+const maxReplicaBody = 1 << 20
+
 // adminAdd takes a replica in until the process ends or it is deleted.
 func (s *Server) adminAdd(w http.ResponseWriter, r *http.Request) {
 	var in newReplica
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxReplicaBody))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		writeError(w, invalid("invalid_json", "", "The body is not a replica: %v; expected {\"url\": …, \"model\": …} and optionally id, kind, dp_ranks, first_rank, max_running, kv_tokens, roles", err))
+	err := d.Decode(&in)
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		s.writeError(w, &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large", Message: "The body is larger than 1MiB."})
+		return
+	}
+	if err != nil {
+		s.writeError(w, invalid("invalid_json", "", "The body is not a replica: %v; expected {\"url\": …, \"model\": …} and optionally id, kind, dp_ranks, first_rank, max_running, kv_tokens, roles", err))
 		return
 	}
 	id, err := s.fleet.Add(in.Model, configs.Engine{
@@ -185,7 +148,7 @@ func (s *Server) adminAdd(w http.ResponseWriter, r *http.Request) {
 		MaxRunning: in.MaxRunning, KVTokens: in.KVTokens, Roles: in.Roles,
 	})
 	if err != nil {
-		writeError(w, fleetError(err))
+		s.writeError(w, fleetError(err))
 		return
 	}
 	writeJSON(w, http.StatusCreated, map[string]string{"id": id})
@@ -195,7 +158,7 @@ func (s *Server) adminAdd(w http.ResponseWriter, r *http.Request) {
 // names is the file's to remove.
 func (s *Server) adminRemove(w http.ResponseWriter, r *http.Request) {
 	if err := s.fleet.Remove(r.PathValue("id")); err != nil {
-		writeError(w, fleetError(err))
+		s.writeError(w, fleetError(err))
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"removed": r.PathValue("id")})
@@ -208,7 +171,7 @@ func (s *Server) adminDrain(w http.ResponseWriter, r *http.Request) {
 	if !drain {
 		var undrain bool
 		if id, undrain = strings.CutSuffix(path, "/undrain"); !undrain {
-			writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url", Message: "Unknown action on a replica. There are /replicas/{id}/drain and /replicas/{id}/undrain."})
+			s.writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url", Message: "Unknown action on a replica. There are /replicas/{id}/drain and /replicas/{id}/undrain."})
 			return
 		}
 	}
@@ -217,7 +180,7 @@ func (s *Server) adminDrain(w http.ResponseWriter, r *http.Request) {
 		set = s.fleet.Drain
 	}
 	if err := set(id); err != nil {
-		writeError(w, fleetError(err))
+		s.writeError(w, fleetError(err))
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"id": id, "draining": drain})
@@ -238,7 +201,7 @@ func fleetError(err error) *Error {
 func (s *Server) adminConfig(w http.ResponseWriter, r *http.Request) {
 	b, err := s.effective().Redacted()
 	if err != nil {
-		writeError(w, internalError(err))
+		s.writeError(w, internalError(err))
 		return
 	}
 	if !strings.Contains(r.Header.Get("Accept"), "json") {
@@ -248,7 +211,7 @@ func (s *Server) adminConfig(w http.ResponseWriter, r *http.Request) {
 	}
 	j, err := yaml.YAMLToJSON(b)
 	if err != nil {
-		writeError(w, internalError(err))
+		s.writeError(w, internalError(err))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -278,7 +241,7 @@ func (s *Server) adminReload(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), reloadTimeout)
 	defer cancel()
 	if err := s.Reload(ctx); err != nil {
-		writeError(w, invalid("invalid_config", "", "The configuration was not reloaded, and the one before stays in force: %v", err))
+		s.writeError(w, invalid("invalid_config", "", "The configuration was not reloaded, and the one before stays in force: %v", err))
 		return
 	}
 	snap := s.snapshot.Load()
@@ -294,7 +257,7 @@ func (s *Server) adminRequests(w http.ResponseWriter, r *http.Request) {
 func (s *Server) adminRequest(w http.ResponseWriter, r *http.Request) {
 	e, ok := s.recent.find(r.PathValue("id"))
 	if !ok {
-		writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No request " + clip(r.PathValue("id"), 128) + " among the last 1000."})
+		s.writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No request " + clip(r.PathValue("id"), 128) + " among the last 1000."})
 		return
 	}
 	if e.Code != "" {
@@ -311,8 +274,17 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = e.Encode(v)
 }
 
-func writeError(w http.ResponseWriter, e *Error) {
-	w.Header().Set("Content-Type", "application/json")
+// writeError answers with an error. One that has a cause is logged under the
+// answer's x-request-id: nobody else would learn of it.
+func (s *Server) writeError(w http.ResponseWriter, e *Error) {
+	h := w.Header()
+	if e.Cause != nil {
+		id := newID()
+		h.Set("X-Request-Id", id)
+		s.log.Error("a request to the admin listener failed", "request_id", id, "code", e.Code, "error", e.Cause, "hint", hint(e.Code))
+	}
+	h.Set("Content-Type", "application/json")
+	e.headers(h.Set)
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(append(e.body(shapeOpenAI, ""), '\n'))
 }

@@ -43,7 +43,7 @@ func (r *request) corsHeaders() {
 	h := &r.ctx.Response.Header
 	h.SetBytesV("Access-Control-Allow-Origin", r.ctx.Request.Header.Peek(fasthttp.HeaderOrigin))
 	h.Set("Vary", "Origin")
-	h.Set("Access-Control-Expose-Headers", "x-request-id, x-penstock-queue-ms, retry-after, retry-after-ms, x-should-retry, "+
+	h.Set("Access-Control-Expose-Headers", "x-request-id, x-penstock-queue-ms, x-penstock-limits-mode, retry-after, retry-after-ms, x-should-retry, "+
 		"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "+
-		"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens")
+		"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, ratelimit, ratelimit-policy")
 }

@@ -19,7 +19,9 @@
 // request holds), errors.go and mapping.go (the one error type and the one
 // place that makes it), intake.go and conn.go (requests that cannot be read,
 // connections), models.go, native.go, responses.go and scoring.go (routes of
-// their own kind), sharing.go (placements shared with other gateways), admin.go, recent.go and gauges.go (what operators see).
+// their own kind), sharing.go (placements shared with other gateways),
+// adminroutes.go, admin.go, recent.go and gauges.go (what operators see),
+// paths.go (the paths of both listeners, for docs/openapi.yaml).
 //
 // Subpackages: body (the request's bytes), sse (events), scoring (prompt
 // log-probabilities) and relay (one exchange with an engine).

@@ -116,25 +116,30 @@ func (e *Error) write(ctx *fasthttp.RequestCtx, s shape, requestID string) {
 	r.ResetBody()
 	r.SetStatusCode(e.Status)
 	r.Header.SetContentType("application/json")
+	e.headers(r.Header.Set)
+	r.SetBodyRaw(e.body(s, requestID))
+}
+
+// headers sets those that SDKs act on.
+func (e *Error) headers(set func(name, value string)) {
 	if e.Allow != "" {
-		r.Header.Set("Allow", e.Allow)
+		set("Allow", e.Allow)
 	}
 	if e.RetryAfter > 0 {
 		seconds := int64(math.Ceil(e.RetryAfter.Seconds()))
-		r.Header.Set("Retry-After", strconv.FormatInt(max(1, seconds), 10))
+		set("Retry-After", strconv.FormatInt(max(1, seconds), 10))
 		millis := (e.RetryAfter + time.Millisecond - 1) / time.Millisecond
-		r.Header.Set("retry-after-ms", strconv.FormatInt(int64(millis), 10))
+		set("retry-after-ms", strconv.FormatInt(int64(millis), 10))
 	}
 	switch e.Retry {
 	case retryYes:
-		r.Header.Set("x-should-retry", "true")
+		set("x-should-retry", "true")
 	case retryNo:
-		r.Header.Set("x-should-retry", "false")
+		set("x-should-retry", "false")
 	}
 	if e.Status == fasthttp.StatusUnauthorized {
-		r.Header.Set("WWW-Authenticate", "Bearer")
+		set("WWW-Authenticate", "Bearer")
 	}
-	r.SetBodyRaw(e.body(s, requestID))
 }
 
 // shape is whose form an endpoint's errors and events take.

@@ -116,7 +116,7 @@ func (s *Server) limitSubjects(snap *snapshot, pools []*pool) (subjects []limits
 func (s *Server) adminReset(w http.ResponseWriter, r *http.Request) {
 	key := r.PathValue("key")
 	if _, ok := s.snapshot.Load().byName[key]; !ok {
-		writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No key is called " + clip(key, 100) + "."})
+		s.writeError(w, &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No key is called " + clip(key, 100) + "."})
 		return
 	}
 	var models []string
@@ -126,7 +126,7 @@ func (s *Server) adminReset(w http.ResponseWriter, r *http.Request) {
 	if err := s.limiter.Reset(r.Context(), key, models); err != nil {
 		e := serverError(http.StatusServiceUnavailable, "limits_unavailable", "Redis did not answer; this gateway's own buckets are full again, the shared ones are not.")
 		e.Cause = err
-		writeError(w, e)
+		s.writeError(w, e)
 		return
 	}
 	s.log.Info("limits reset by the admin API", "key", key)

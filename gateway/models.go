@@ -106,6 +106,7 @@ func (r *request) answer(status int, v any) {
 	r.ctx.SetContentType("application/json")
 	r.ctx.SetBody(b)
 	r.record.status = status
+	r.limitHeaders(nil)
 	r.ownHeaders()
 	r.settle()
 }

@@ -118,7 +118,7 @@ func (s *Server) flushCaches(r *request) {
 	}
 	var (
 		mu  sync.Mutex
-		out []flushed
+		out = []flushed{}
 		wg  sync.WaitGroup
 	)
 	for _, ms := range byURL {

@@ -81,13 +81,19 @@ func (s *Server) addRoutes() {
 		rt.whileDraining = !rt.counted
 		s.routes[rt.path] = rt
 	}
-	s.modelRoute = &route{
+	s.modelRoute, s.responseRoute = routesWithIDs()
+}
+
+// routesWithIDs are those of paths that end in an id.
+func routesWithIDs() (model, response *route) {
+	model = &route{
 		path: modelsPrefix + "{id}", methods: []string{fasthttp.MethodGet, fasthttp.MethodHead}, serve: (*Server).oneModel, counted: true,
 	}
-	s.responseRoute = &route{
-		path: responsesPrefix + "{id}", methods: []string{fasthttp.MethodGet, fasthttp.MethodPost, fasthttp.MethodDelete},
+	response = &route{
+		path: responsesPrefix + "{id}", methods: []string{fasthttp.MethodGet, fasthttp.MethodHead, fasthttp.MethodPost, fasthttp.MethodDelete},
 		shape: shapeResponses, serve: (*Server).oneResponse, counted: true,
 	}
+	return model, response
 }
 
 // findRoute is the route of the request, or the error that says what is wrong with its path or method.

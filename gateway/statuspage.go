@@ -20,24 +20,27 @@ var pageFiles embed.FS
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// addPage serves the status page. Whoever reaches the listener may read it; its
-// actions are the admin API's, and need admin.key.
-func (s *Server) addPage(mux *http.ServeMux) {
-	mux.HandleFunc("GET /{$}", servePage("index.html", "text/html; charset=utf-8"))
-	mux.HandleFunc("GET /page/style.css", servePage("style.css", "text/css; charset=utf-8"))
-	for _, name := range []string{"script.js", "charts.js", "elements.js"} {
-		mux.HandleFunc("GET /page/"+name, servePage(name, "text/javascript; charset=utf-8"))
+// pageRoutes are the status page's paths. Whoever reaches the listener may read
+// it; its actions are the admin API's, and need admin.key.
+func pageRoutes() []adminRoute {
+	all := []adminRoute{
+		{pattern: "GET /{$}", serve: servePage("index.html", "text/html; charset=utf-8")},
+		{pattern: "GET /page/style.css", serve: servePage("style.css", "text/css; charset=utf-8")},
+		{pattern: "GET /page/icon.svg", serve: servePage("icon.svg", "image/svg+xml")},
+		{pattern: "GET /events", serve: (*Server).adminEvents},
 	}
-	mux.HandleFunc("GET /page/icon.svg", servePage("icon.svg", "image/svg+xml"))
-	mux.HandleFunc("GET /events", s.adminEvents)
+	for _, name := range []string{"script.js", "charts.js", "elements.js"} {
+		all = append(all, adminRoute{pattern: "GET /page/" + name, serve: servePage(name, "text/javascript; charset=utf-8")})
+	}
+	return all
 }
 
-func servePage(name, contentType string) http.HandlerFunc {
+func servePage(name, contentType string) adminHandler {
 	b, err := pageFiles.ReadFile("page/" + name)
 	if err != nil { // the file is embedded
 		panic(err)
 	}
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(_ *Server, w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
 		h.Set("Content-Type", contentType)
 		h.Set("Content-Security-Policy", pagePolicy)
@@ -56,7 +59,7 @@ const watcherTimeout = 10 * time.Second
 func (s *Server) adminEvents(w http.ResponseWriter, r *http.Request) {
 	b, updates, leave, ok := s.feed.watch()
 	if !ok {
-		writeError(w, serverError(http.StatusServiceUnavailable, "too_many_watchers", "Too many status pages are open, or the gateway ends."))
+		s.writeError(w, serverError(http.StatusServiceUnavailable, "too_many_watchers", "Too many status pages are open, or the gateway ends."))
 		return
 	}
 	defer leave()
@@ -64,6 +67,9 @@ func (s *Server) adminEvents(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // nginx would hold updates back
+	if r.Method == http.MethodHead { // there is no body that could go on
+		return
+	}
 	rc := http.NewResponseController(w)
 	for more := true; more; {
 		_ = rc.SetWriteDeadline(time.Now().Add(watcherTimeout))

@@ -35,8 +35,6 @@ func adviceFor(code string) advice {
 		return advice{levelBad, "Failed: no first token in time", "The engine is frozen, or its prefills are too long for timeouts.first_token. Compare the other replicas' times."}
 	case "stream_idle_timeout":
 		return advice{levelBad, "Failed: a stream fell silent", "The engine is frozen or overfull: nothing came for timeouts.idle in the middle of an answer."}
-	case "event_too_large":
-		return advice{levelBad, "Failed: an event was too large", "Raise max_event if answers with events of that size are meant to pass."}
 	case "echo_logprobs_missing":
 		return advice{levelBad, "Failed: a score without log-probabilities", "The engine ignored echo or logprobs. docs/scoring.md lists which engines and flags can score."}
 	case "internal_error":

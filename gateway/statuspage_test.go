@@ -241,7 +241,7 @@ func TestWhatIsWrongIsSaidInWords(t *testing.T) {
 func TestEachErrorOfOursComesWithAdvice(t *testing.T) {
 	codes := []string{
 		"rate_limit_exceeded", "queue_full", "queue_timeout", "no_healthy_replica", "engine_overloaded", "draining",
-		"limits_unavailable", "upstream_error", "upstream_disconnected", "echo_logprobs_missing", "event_too_large",
+		"limits_unavailable", "upstream_error", "upstream_disconnected", "echo_logprobs_missing",
 		"first_token_timeout", "stream_idle_timeout", "upstream_timeout", "internal_error", "client_closed_request",
 		"invalid_api_key", "model_not_allowed", "model_not_found", "request_timeout", "request_too_large", "headers_too_large",
 	}

@@ -29,9 +29,9 @@ type trouble struct {
 	Request string    `json:"request_id,omitempty"` // one of them
 }
 
-// standing is what is wrong now, apart from requests.
+// standing is what is wrong now, apart from requests; never nil.
 func (s *Server) standing(o *statusObject) []trouble {
-	var out []trouble
+	out := []trouble{}
 	for i := range o.Replicas {
 		if t, ok := replicaTrouble(&o.Replicas[i], o.Time); ok {
 			out = append(out, t)

@@ -11,9 +11,9 @@ type Capacity struct {
 // Derived are the numbers that limits.mode: auto puts in force for a model.
 type Derived struct {
 	// Concurrency is how many requests the replicas run at once.
-	Concurrency int
+	Concurrency int `json:"concurrency"`
 	// MaxLength is the length of the queue, in all and for one key.
-	MaxLength int
+	MaxLength int `json:"max_length"`
 }
 
 const (

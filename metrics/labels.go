@@ -59,13 +59,12 @@ const (
 func knownCodes() []string {
 	return []string{
 		OK, "upstream", "client_closed_request", "internal_error",
-		"invalid_json", "invalid_value", "missing_required_parameter", "unsupported_value", "invalid_request",
-		"context_length_exceeded", "engine_field_not_allowed", "unsupported_media_type",
+		"invalid_json", "invalid_value", "missing_required_parameter", "invalid_request",
 		"invalid_api_key", "model_not_allowed", "model_not_found", "unknown_url", "not_found", "method_not_allowed",
 		"request_timeout", "request_too_large", "headers_too_large", "conflict", "response_not_found",
 		"rate_limit_exceeded", "queue_full", "queue_timeout", "no_healthy_replica", "engine_overloaded", "draining",
 		"limits_unavailable",
-		"upstream_error", "upstream_disconnected", "echo_logprobs_missing", "event_too_large",
+		"upstream_error", "upstream_disconnected", "echo_logprobs_missing",
 		"first_token_timeout", "stream_idle_timeout", "upstream_timeout",
 	}
 }

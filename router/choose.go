@@ -52,11 +52,15 @@ type Decision struct {
 
 // Considered is one candidate of a decision.
 type Considered struct {
-	Replica           string
-	Matched, Uncached int
-	Queued, Waiting   int
-	Streams, InFlight int
-	Rate, Cost        float64
+	Replica  string  `json:"replica"`
+	Matched  int     `json:"matched_tokens"`
+	Uncached int     `json:"uncached_tokens"`
+	Queued   int     `json:"queued_tokens"`
+	Waiting  int     `json:"waiting"`
+	Streams  int     `json:"streams"`
+	InFlight int     `json:"in_flight"`
+	Rate     float64 `json:"prefill_rate"` // tokens a second
+	Cost     float64 `json:"cost_seconds"`
 }
 
 // Choose selects a replica for q and reserves it, in one step: of two requests
