@@ -12,6 +12,7 @@ type runningLimit struct {
 	limit   int
 	waiting int // polls in a row with requests waiting and the same number running
 	running int // at the poll before
+	most    int // running at once, ever: the limit is no lower
 }
 
 // pollLoop reads the engine's load as long as it answers, and its facts from
@@ -165,10 +166,11 @@ func (s *server) learn(r *Replica, l Load, now time.Time) {
 	s.fleet.events.add(Event{Type: CapacityChanged, Replica: r, Capacity: c, At: now})
 }
 
-// plateau is how many polls the running count must stand still, with others
-// waiting, to be the limit: a burst of long prompts waits for its prefill with
-// few running, and moves on.
-const plateau = 3
+// plateau is how many polls a running count must stand still, with others
+// waiting, to be the limit, and plateauOf what that times the count must be:
+// long prompts wait for each other's prefill with few running, often as many at
+// one poll as at the next.
+const plateau, plateauOf = 3, 24
 
 // observe takes one poll; changed says that the limit is another.
 func (rl *runningLimit) observe(l Load, kvTokens int) (changed bool) {
@@ -178,13 +180,13 @@ func (rl *runningLimit) observe(l Load, kvTokens int) (changed bool) {
 	} else {
 		rl.waiting = 0
 	}
-	rl.running = l.Running
+	rl.running, rl.most = l.Running, max(rl.most, l.Running)
 	was := rl.limit
 	switch {
-	case rl.waiting >= plateau:
-		rl.limit = l.Running
+	case rl.waiting >= max(plateau, plateauOf/max(1, l.Running)):
+		rl.limit = rl.most
 	case l.Waiting == 0 && l.Running >= rl.limit:
-		rl.limit = max(rl.limit+rl.limit/8, l.Running)
+		rl.limit = max(rl.limit+max(1, rl.limit/8), l.Running)
 	}
 	return rl.limit != was
 }

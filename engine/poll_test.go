@@ -21,14 +21,18 @@ func TestRunningLimitIsLearned(t *testing.T) {
 		loads []Load
 		want  int
 	}{
-		"below the limit":             {repeat(10, load(100, 0, 500)), 256},
-		"waiting at a standstill":     {repeat(5, load(64, 9, 500)), 64},
-		"a burst of prefills":         {[]Load{load(4, 60, 100), load(20, 44, 100), load(50, 14, 100), load(64, 0, 100)}, 256},
-		"the cache is full":           {repeat(10, load(64, 9, 950)), 256},
-		"the cache's use is unknown":  {repeat(5, load(64, 9, -1)), 64},
-		"room beyond the limit":       {repeat(2, load(256, 0, 500)), 288},
-		"more running than the limit": {repeat(1, load(400, 0, 500)), 400},
-		"nothing runs, some wait":     {repeat(10, load(0, 5, 0)), 256},
+		"below the limit":                   {repeat(10, load(100, 0, 500)), 256},
+		"waiting at a standstill":           {repeat(5, load(64, 9, 500)), 64},
+		"a burst of prefills":               {[]Load{load(4, 60, 100), load(20, 44, 100), load(50, 14, 100), load(64, 0, 100)}, 256},
+		"the cache is full":                 {repeat(10, load(64, 9, 950)), 256},
+		"the cache's use is unknown":        {repeat(5, load(64, 9, -1)), 64},
+		"few running, prefilled one by one": {repeat(10, load(2, 3, 100)), 256},
+		"few running for long":              {repeat(13, load(2, 3, 100)), 2},
+		"fewer than once ran":               {append(repeat(1, load(12, 0, 100)), repeat(30, load(1, 3, 100))...), 12},
+		"a low limit grows":                 {append(repeat(13, load(2, 3, 100)), repeat(3, load(4, 0, 100))...), 5},
+		"room beyond the limit":             {repeat(2, load(256, 0, 500)), 288},
+		"more running than the limit":       {repeat(1, load(400, 0, 500)), 400},
+		"nothing runs, some wait":           {repeat(10, load(0, 5, 0)), 256},
 	} {
 		rl := &runningLimit{limit: vllmDefaultRunning}
 		for _, l := range tt.loads {
