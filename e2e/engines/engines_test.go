@@ -8,8 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,24 +16,33 @@ import (
 	"penstock/e2e/harness"
 )
 
+// answerTimeout of one request; beyond it something hangs.
+const answerTimeout = 5 * time.Minute
+
 // send sends one request and reads its answer whole.
 func send(t *testing.T, method, url, body string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	status, text, err := exchange(method, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	return status, text
+}
+
+// exchange is send for those that are not the test's own goroutine.
+func exchange(method, url, body string) (status int, text string, err error) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
-		t.Fatal(err)
+		return 0, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := (&http.Client{Timeout: answerTimeout}).Do(req)
+	if err != nil {
+		return 0, "", err
 	}
 	defer resp.Body.Close()
 	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(all)
+	return resp.StatusCode, string(all), err
 }
 
 func encode(t *testing.T, v any) string {
@@ -95,11 +102,16 @@ func replicas(t *testing.T, gateway *harness.Process) []found {
 
 func serve(t *testing.T, engines ...*engine) *harness.Process {
 	t.Helper()
+	return serveWith(t, "prefix", engines...)
+}
+
+func serveWith(t *testing.T, policy string, engines ...*engine) *harness.Process {
+	t.Helper()
 	var urls []string
 	for _, e := range engines {
 		urls = append(urls, fmt.Sprintf("{url: %q}", e.url))
 	}
-	return harness.Serve(t, "models: [{engines: ["+strings.Join(urls, ", ")+"]}]")
+	return harness.Serve(t, fmt.Sprintf("models: [{policy: %s, engines: [%s]}]", policy, strings.Join(urls, ", ")))
 }
 
 // TestEnginesVLLM runs all that two vLLM replicas can show; each part leaves
@@ -129,6 +141,7 @@ func TestEnginesVLLM(t *testing.T) {
 	t.Run("echo is the engine's own", func(t *testing.T) { echo(t, gateway, a) })
 	t.Run("a client that leaves frees the engine", func(t *testing.T) { abort(t, gateway, a, b) })
 	t.Run("vllm bench serve", func(t *testing.T) { vllmBench(t, gateway, venv, dir) })
+	t.Run("guidellm", func(t *testing.T) { guideLLM(t, gateway, dir) })
 	t.Run("lm-eval", func(t *testing.T) { lmEval(t, gateway, a, dir) })
 	t.Run("overload is answered", func(t *testing.T) { overload(t, gateway) })
 	t.Run("kill -9 of one replica", func(t *testing.T) { killOne(t, gateway, a) })
@@ -245,51 +258,6 @@ func abort(t *testing.T, gateway *harness.Process, engines ...*engine) {
 	t.Logf("the engine's running count fell to 0 in %v", time.Since(began).Round(time.Millisecond))
 }
 
-func vllmBench(t *testing.T, gateway *harness.Process, venv, dir string) {
-	for backend, endpoint := range map[string]string{"openai-chat": "/v1/chat/completions", "openai": "/v1/completions"} {
-		out := run(t, 5*time.Minute, filepath.Join(venv, "bin", "vllm"), "bench", "serve", "--backend", backend, "--base-url", gateway.URL,
-			"--endpoint", endpoint, "--model", modelName, "--tokenizer", dir, "--dataset-name", "random", "--random-input-len", "128",
-			"--random-output-len", "16", "--random-prefix-len", "256", "--num-prompts", "20", "--request-rate", "10", "--max-concurrency", "4")
-		if !regexp.MustCompile(`Successful requests:\s+20\b`).MatchString(out) {
-			t.Errorf("%s: not 20 successful requests:\n%s", backend, out)
-		}
-	}
-}
-
-// lmEval runs the real harness, and compares its figures through the gateway
-// with those from the engine itself.
-func lmEval(t *testing.T, gateway *harness.Process, direct *engine, dir string) {
-	command := lmEvalCommand(t)
-	tasks := t.TempDir()
-	for name, text := range map[string]string{
-		"numbers.jsonl": `{"q":"Two and two is","c":["four","five"],"a":0}` + "\n" + `{"q":"Water flows","c":["up","down"],"a":1}` + "\n",
-		"numbers.yaml": `task: numbers
-dataset_path: json
-dataset_kwargs: {data_files: {test: ` + filepath.Join(tasks, "numbers.jsonl") + `}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{q}}"
-doc_to_choice: "{{c}}"
-doc_to_target: "{{a}}"
-metric_list: [{metric: acc}]
-`,
-	} {
-		if err := os.WriteFile(filepath.Join(tasks, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	results := map[string]string{}
-	for name, url := range map[string]string{"direct": direct.url, "through": gateway.URL} {
-		out := run(t, 5*time.Minute, command, "--model", "local-completions", "--model_args",
-			"base_url="+url+"/v1/completions,model="+modelName+",tokenizer="+dir+",tokenized_requests=True,num_concurrent=4,max_length=2048",
-			"--include_path", tasks, "--tasks", "numbers")
-		results[name] = strings.Join(regexp.MustCompile(`(?m)^\|.*\|$`).FindAllString(out, -1), "\n")
-	}
-	if results["direct"] != results["through"] || results["through"] == "" {
-		t.Errorf("direct\n%s\nthrough\n%s", results["direct"], results["through"])
-	}
-}
-
 // together sends n requests at once and counts their statuses.
 func together(t *testing.T, url string, n, tokens int) map[int]int {
 	t.Helper()
@@ -299,14 +267,9 @@ func together(t *testing.T, url string, n, tokens int) map[int]int {
 	for i := range n {
 		body := encode(t, map[string]any{"model": modelName, "prompt": fmt.Sprintf("Number %d of many", i), "max_tokens": tokens, "ignore_eos": true})
 		wg.Go(func() {
-			resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
-			status := 0
-			if err == nil {
-				_, err = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-				if err == nil {
-					status = resp.StatusCode
-				}
+			status, _, err := exchange(http.MethodPost, url+"/v1/completions", body)
+			if err != nil {
+				status = 0
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -382,22 +345,6 @@ func TestEnginesSGLangRanks(t *testing.T) {
 		return e.metric(t, "sglang:realtime_tokens_total", fmt.Sprintf(`dp_rank="%d"`, rank), `mode="prefill_`)
 	})
 	t.Run("sglang.bench_serving", func(t *testing.T) { sglangBench(t, gateway, venv, dir) })
-}
-
-// sglangBench runs SGLang's own load generator through the gateway, with each
-// of the three routes that it knows.
-func sglangBench(t *testing.T, gateway *harness.Process, venv, dir string) {
-	t.Setenv("PYTHONPATH", script("sglshim"))
-	t.Setenv("SGLANG_USE_CPU_ENGINE", "0")
-	for _, backend := range []string{"sglang-oai-chat", "sglang-oai", "sglang"} {
-		out := run(t, 3*time.Minute, filepath.Join(venv, "bin", "python"), "-m", "sglang.bench_serving", "--backend", backend,
-			"--base-url", gateway.URL, "--model", modelName, "--tokenizer", dir, "--dataset-name", "random-ids", "--random-input-len", "128",
-			"--random-output-len", "16", "--num-prompts", "10", "--request-rate", "10", "--max-concurrency", "4",
-			"--output-file", filepath.Join(t.TempDir(), "bench.jsonl"))
-		if !regexp.MustCompile(`Successful requests:\s+10\b`).MatchString(out) {
-			t.Errorf("%s: not 10 successful requests:\n%s", backend, out)
-		}
-	}
 }
 
 func ranks(t *testing.T, e *engine, tokens func(rank int) float64) *harness.Process {

@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -19,8 +20,8 @@ import (
 
 const modelName = "tiny"
 
-// startTimeout of one engine: it loads Python for half a minute, longer when several start at once.
-const startTimeout = 5 * time.Minute
+// startTimeout of one engine: it loads Python for half a minute, for minutes when several start at once on a busy machine.
+const startTimeout = 10 * time.Minute
 
 // only skips unless the run was asked for.
 func only(t *testing.T) {
@@ -49,18 +50,34 @@ func vllm(t *testing.T) string {
 	return dir
 }
 
-// lmEvalCommand returns lm-evaluation-harness, set up if need be.
-func lmEvalCommand(t *testing.T) string {
+// command returns a client's program: the one that a variable names, or one in
+// an environment of its own, which the script makes if need be.
+func command(t *testing.T, variable, name, program, setup string, args ...string) string {
 	t.Helper()
-	if command := os.Getenv("LM_EVAL"); command != "" {
-		return command
+	if path := os.Getenv(variable); path != "" {
+		return path
 	}
-	dir := filepath.Join(enginesDir(), "lm-eval")
-	command := filepath.Join(dir, "bin", "lm_eval")
-	if _, err := os.Stat(command); err != nil {
-		run(t, 10*time.Minute, "bash", script("setup-lm-eval.sh"), dir)
+	dir := filepath.Join(enginesDir(), name)
+	path := filepath.Join(dir, "bin", program)
+	if _, err := os.Stat(path); err != nil {
+		run(t, 10*time.Minute, "bash", append([]string{script(setup), dir}, args...)...)
 	}
-	return command
+	return path
+}
+
+// routerCommand returns another router of that version: from the folder that
+// ROUTERS names, else set up. Where neither can be had, the test is skipped.
+func routerCommand(t *testing.T, name, version string) string {
+	t.Helper()
+	dir := filepath.Join(cmp.Or(os.Getenv("ROUTERS"), enginesDir()), name)
+	path := filepath.Join(dir, "bin", name)
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if out, err := exec.CommandContext(t.Context(), "bash", script("setup-router.sh"), dir, name+"=="+version).CombinedOutput(); err != nil {
+		harness.Missing(t, "%s %s cannot be set up: %v %.500s", name, version, err, out)
+	}
+	return path
 }
 
 // model returns the folder of the tiny model, made if need be.
