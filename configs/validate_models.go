@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,9 @@ func (v *validator) models() {
 		key := fmt.Sprintf("models[%d]", i)
 		m := &v.c.Models[i]
 		v.modelNames(key, m, names)
+		if m.Name == "" {
+			v.sameUnnamed(key, m)
+		}
 		v.oneOf(key+".policy", m.Policy, policies)
 		if m.SessionHeader != "" && !isToken(m.SessionHeader) {
 			v.bad(key+".session_header", m.SessionHeader, "want the name of a header")
@@ -25,6 +29,23 @@ func (v *validator) models() {
 		v.limits(key+".limits", &m.Limits)
 		v.modelTimeouts(key+".timeouts", &m.Timeouts)
 		v.engines(key, m, ids)
+	}
+}
+
+// sameUnnamed: which of several models without a name an engine serves is not
+// known before it is asked, so they must not differ in their settings.
+func (v *validator) sameUnnamed(key string, m *Model) {
+	for i := range v.c.Models {
+		first := &v.c.Models[i]
+		if first.Name != "" {
+			continue
+		}
+		a, b := *first, *m
+		a.Engines, b.Engines = nil, nil
+		if first != m && !reflect.DeepEqual(a, b) {
+			v.fail(key, "name is missing: settings differ from those of models[%d], which has no name either", i)
+		}
+		return
 	}
 }
 

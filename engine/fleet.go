@@ -194,11 +194,27 @@ func (f *Fleet) unknown() []string {
 func (f *Fleet) Coming(model string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	_, named := f.upstream[model]
 	for _, e := range f.entries {
 		for _, s := range e.servers {
 			h := s.settings.Load().health
 			patience := time.Duration(h.Unhealthy) * max(h.Interval, h.Timeout)
-			if s.model == model && phase(s.phase.Load()) == starting && now.Sub(s.since) < patience {
+			mayServe := s.model == model || s.model == "" && !named
+			if mayServe && phase(s.phase.Load()) == starting && now.Sub(s.since) < patience {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Unknown says whether some engine has not told yet which models it serves.
+func (f *Fleet) Unknown() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries {
+		for _, s := range e.servers {
+			if s.model == "" && s.facts.Load() == nil {
 				return true
 			}
 		}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -87,7 +88,7 @@ func (r *request) maxWait() time.Duration {
 // x-penstock-no-queue, and x-penstock-max-wait in seconds or as Go writes durations.
 func (r *request) readHeaders() error {
 	r.noQueue = r.isOn("X-Penstock-No-Queue")
-	r.rankHeader = len(r.ctx.Request.Header.Peek(engineRankHeader)) > 0
+	r.rankHeader = slices.ContainsFunc(r.ctx.Request.Header.PeekAll(engineRankHeader), func(v []byte) bool { return len(v) > 0 })
 	v := string(trimSpace(r.ctx.Request.Header.Peek("X-Penstock-Max-Wait")))
 	if v == "" {
 		return nil
@@ -120,7 +121,7 @@ func (s *Server) choose(r *request) error {
 		r.describe()
 	} else {
 		t := r.newTicket()
-		t.Began = r.start
+		t.Began, t.Waited = r.start, r.record.queued
 		r.ticket = t
 	}
 	began := time.Now()
@@ -135,11 +136,18 @@ func (s *Server) choose(r *request) error {
 
 // describe describes the request to the router and to the queue.
 func (r *request) describe() {
+	session := r.choice.Session
+	if r.leg == nil {
+		session = r.session()
+	}
 	r.choice = router.Request{
 		Key: r.key(), Tokens: r.input, Output: r.output, Streamed: r.look.view.Stream,
-		Lane: r.lane, Session: r.session(), Only: r.only(), Explain: r.target.pool.explains(),
+		Lane: r.lane, Session: session, Only: r.only(), Explain: r.target.pool.explains(),
 	}
 	r.ticket = r.newTicket()
+	if r.leg != nil && r.leg.part.From > 0 { // the parts of one request take one place
+		r.ticket.Began = r.start
+	}
 }
 
 // key is the prompt's; scoring requests stay out of the prefix index.
@@ -154,26 +162,52 @@ func (r *request) key() router.Key {
 	return k
 }
 
-// ownerLane is the queue's lane of requests that only one replica can take.
-const ownerLane = 7
+// ownerLane is the queue's lane of requests that only one replica can take, and
+// adapterLane of those for an adapter that only some have.
+const ownerLane, adapterLane = 7, 6
 
 // queueLane keeps requests that wait for different things out of each other's way.
 func (r *request) queueLane() uint8 {
-	if r.owner != nil {
+	switch {
+	case r.owner != nil:
 		return ownerLane
+	case r.target.lora != "" && !r.target.pool.allServe(r.target.lora):
+		return adapterLane
 	}
 	return uint8(r.lane)
+}
+
+// allServe says whether all replicas have the adapter.
+func (pl *pool) allServe(lora string) bool {
+	for _, m := range *pl.members.Load() {
+		if !m.engine.Serves(lora) {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *request) newTicket() *limits.Ticket {
 	return &limits.Ticket{
 		Item: limits.Item{
 			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output, Lane: r.queueLane(),
-			Work: func() int { return r.target.pool.router.Work(&r.choice) },
+			Work: r.work,
 		},
 		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
 		Asked: r.clientWait, NoQueue: r.noQueue,
 	}
+}
+
+// work is the least that the request has to compute anywhere, for the queue,
+// which asks under its lock: a panic must not leave that locked.
+func (r *request) work() (tokens int) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.s.reportPanic(r.id, v)
+			tokens = r.input
+		}
+	}()
+	return r.target.pool.router.Work(&r.choice)
 }
 
 // patience is how long a request must be ready to wait for the router to let it
@@ -212,12 +246,19 @@ func (r *request) mayWait() bool {
 	return 2*pl.queue.Len() <= places && places > 0
 }
 
-// tryBind is bind for the queue: no room is no error.
-func (r *request) tryBind() (bool, error) {
+// tryBind is bind for the queue: no room is no error. It runs in whichever
+// request's goroutine dispatches, so a panic is made this request's own error.
+func (r *request) tryBind() (ok bool, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.s.reportPanic(r.id, v)
+			ok, err = false, internalError(errPanic)
+		}
+	}()
 	pl := r.target.pool
 	pl.router.SetHeld(max(0, pl.queue.Len()-1))
 	r.choice.MayWait = r.mayWait()
-	err := r.bind()
+	err = r.bind()
 	coming := false
 	for range bindRounds {
 		if coming = errors.Is(err, router.ErrNoReplica) && r.owner == nil && r.s.arriving(pl); coming || !errors.Is(err, router.ErrNoReplica) {

@@ -132,6 +132,9 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	out := limits.OutcomeFailed
 	if v.Status == errClientGone.Status {
 		out = limits.OutcomeAborted
+		if e, ok := errors.AsType[*relay.Error](err); ok && !e.Sent && r.died == 0 {
+			out = limits.OutcomeReturned
+		}
 		a.abort(up)
 	} else {
 		a.member.fail(failReason(ans, err))
@@ -184,6 +187,10 @@ func (a *attempt) request() *relay.Request {
 		q.Path += "?" + string(qs)
 	}
 	q.Drop = droppedHeaders
+	if v.Endpoint == body.Generate {
+		q.Choices = max(1, v.N)
+		q.Answers = min(q.Choices*v.PromptCount(), body.MaxPrompts)
+	}
 	r.trace.tell(a, q)
 	if len(r.ctx.PostBody()) == 0 {
 		return q
@@ -367,7 +374,9 @@ func (a *attempt) abandon(ans relay.Answer, err error) {
 	r.record.retries = append(r.record.retries, a.member.engine.ID()+": "+reason)
 	a.release(noUsage())
 	r.choice.Avoid = append(r.choice.Avoid, a.lease.Replica())
-	r.target.pool.queue.Settle(r.ticket, 0, 0)
+	if r.ticket != nil { // what needs no room has not queued
+		r.target.pool.queue.Settle(r.ticket, 0, 0)
+	}
 	r.attempt = nil
 }
 

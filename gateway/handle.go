@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"runtime/debug"
 	"time"
 
@@ -194,12 +196,19 @@ func (r *request) view() error {
 // findModel finds the pool, and whether the client may use it.
 func (r *request) findModel() error {
 	tg, err := r.s.pools.find(r.asked)
+	if e, ok := errors.AsType[*Error](err); ok && e.Status == fasthttp.StatusNotFound && r.s.fleet.Unknown() {
+		return noReplica(clip(r.asked, 200)) // an engine that is not up yet may have it
+	}
 	if err != nil {
 		return err
 	}
 	r.target = tg
-	if !r.client.mayUse(tg, r.asked) {
-		return notAllowed(r.client, r.asked)
+	asked := r.asked
+	if asked == "" {
+		asked = defaultModel
+	}
+	if !r.client.mayUse(tg, asked) {
+		return notAllowed(r.client, cmp.Or(r.asked, tg.pool.name))
 	}
 	return nil
 }

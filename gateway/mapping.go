@@ -35,6 +35,10 @@ func asError(err error) *Error {
 		return errClientGone
 	case errors.Is(err, router.ErrNoReplica):
 		return noReplica("")
+	case errors.Is(err, router.ErrNoRoom): // of those that do not queue
+		e := serverError(fasthttp.StatusServiceUnavailable, "engine_overloaded", "No replica has room for this request now.")
+		e.RetryAfter, e.Retry = time.Second, retryYes
+		return e
 	}
 	return internalError(err)
 }

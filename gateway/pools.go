@@ -254,6 +254,7 @@ func (p *pools) add(r *engine.Replica, c engine.Capacity) {
 		return
 	}
 	pl := p.pool(r.Model())
+	p.dropEmpty(pl)
 	m := &member{pool: pl, engine: r, answering: r.Answering, metrics: p.metrics.Replica(pl.name, r.ID())}
 	m.route = pl.router.Add(r.ID(), capacity(c), func() bool { return m.listed.Load() && r.Usable() })
 	p.members[r] = m
@@ -281,12 +282,24 @@ func (p *pools) remove(r *engine.Replica) {
 	m.pool.setMembers(next)
 	m.pool.derive(p.cfg, named(p.modelConfig(m.pool.name), m.pool.name))
 	p.metrics.RemoveReplica(m.pool.name, r.ID())
-	if len(next) == 0 && p.namedNowhere(m.pool.name) {
+	// Its engines may be on their way back, or others that serve the same model.
+	if len(next) == 0 && p.namedNowhere(m.pool.name) && p.modelConfig("") == nil {
 		delete(p.byName, m.pool.name)
 		p.nameMetrics()
 	}
 	p.rebuild()
 	p.closeUnused()
+}
+
+// dropEmpty drops served models that no engine has any more, now that another
+// model's engine has come instead. The lock is held.
+func (p *pools) dropEmpty(come *pool) {
+	for name, pl := range p.byName {
+		if pl != come && len(*pl.members.Load()) == 0 && pl.queue.Len() == 0 && p.namedNowhere(name) {
+			delete(p.byName, name)
+			p.nameMetrics()
+		}
+	}
 }
 
 func (pl *pool) setMembers(next map[*router.Replica]*member) {

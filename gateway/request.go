@@ -143,7 +143,8 @@ func (r *request) fail(err error) {
 	}
 	if e.Status != errClientGone.Status {
 		e.write(r.ctx, r.shape(), r.id)
-	} else {
+	} else { // one that only half-closed may still read: not a 200
+		r.ctx.SetStatusCode(e.Status)
 		r.ctx.SetConnectionClose()
 	}
 	if f, ok := errors.AsType[*limits.Refusal](err); ok {

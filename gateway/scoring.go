@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -97,7 +98,8 @@ func (r *request) newLeg(job *scoring.Job, p scoring.Part) *request {
 		s: r.s, ctx: r.ctx, snap: r.snap, route: r.route, id: r.id, start: r.start, leg: l, response: &l.response,
 		client: r.client, target: r.target, asked: r.asked, steers: r.steers, lane: r.lane,
 		reservation: r.reservation, clientWait: r.clientWait, noQueue: r.noQueue, rankHeader: r.rankHeader, trace: r.trace.part(),
-		input: max(1, p.Tokens), output: r.output * (p.To - p.From) / max(1, r.look.view.PromptCount()),
+		choice: router.Request{Session: r.session()}, // read here: the parts share the client's headers
+		input:  max(1, p.Tokens), output: r.output * (p.To - p.From) / max(1, r.look.view.PromptCount()),
 	}
 	q.look = &look{view: r.look.view, key: r.look.key}
 	r.ctx.Request.Header.CopyTo(&q.header)
@@ -214,8 +216,8 @@ func (r *request) sumLegs(legs []*request, out limits.Outcome) {
 			}
 			continue
 		}
-		r.used.Input += max(0, int64(q.leg.usage.Prompt))
-		r.used.Output += max(0, int64(q.leg.usage.Completion))
+		r.used.Input += orReserved(q.leg.usage.Prompt, q.input)
+		r.used.Output += orReserved(q.leg.usage.Completion, q.output)
 		r.record.prompt += max(0, q.leg.usage.Prompt)
 		r.record.cached += max(0, q.leg.usage.Cached)
 		r.record.completion += max(0, q.leg.usage.Completion)
@@ -224,6 +226,14 @@ func (r *request) sumLegs(legs []*request, out limits.Outcome) {
 		r.used.Outcome = limits.OutcomeReturned
 	}
 	r.record.replica = joinShort(replicas)
+}
+
+// orReserved is what the engine reported, or, where it did not, what was reserved.
+func orReserved(reported, reserved int) int64 {
+	if reported < 0 {
+		return int64(reserved)
+	}
+	return int64(reported)
 }
 
 func joinShort(names []string) string {
@@ -338,9 +348,9 @@ func (b *mergedBody) Close() error {
 // pathFor is where the request is sent on an engine: the client's path, but for
 // echo requests that this engine's own route cannot answer.
 func (r *request) pathFor(e *engine.Replica) string {
-	path := r.route.path
-	if p := r.ctx.URI().PathOriginal(); string(p) != path {
-		path = string(p)
+	path := r.route.path // as an engine knows it, however the client wrote it
+	if strings.Contains(path, "{") {
+		path = string(r.ctx.URI().PathOriginal())
 	}
 	if r.leg == nil {
 		return path

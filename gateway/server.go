@@ -291,7 +291,7 @@ func (s *Server) Shutdown() (cut int) {
 
 // waitIdle waits until nothing runs or waits, or the deadline.
 func (s *Server) waitIdle(deadline time.Time) {
-	for time.Now().Before(deadline) && s.attempts.count()+s.pools.waiting() > 0 {
+	for time.Now().Before(deadline) && s.attempts.count()+s.pools.waiting()+s.limiter.Waiting() > 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
 }

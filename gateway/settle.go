@@ -22,7 +22,7 @@ func (a *attempt) Done(res relay.Result) {
 	out := limits.OutcomeDone
 	switch {
 	case res.EngineError:
-		out, r.record.code = limits.OutcomeFailed, "upstream_error"
+		out, r.record.code = limits.OutcomeAborted, "upstream_error" // what was delivered stays charged
 	case res.Err == nil:
 	case clientFault(res.Err):
 		out = limits.OutcomeAborted
@@ -80,7 +80,10 @@ func (a *attempt) used(res relay.Result, out limits.Outcome) limits.Actual {
 		u.Outcome, u.Input, u.Output = limits.OutcomeFailed, 0, 0
 		return u
 	}
-	if res.Usage.Completion < 0 && (a.streamed || res.Err != nil || out == limits.OutcomeAborted) {
+	switch cut := res.Err != nil || out == limits.OutcomeAborted; {
+	case cut: // what was reported until then may be a beginning's 0
+		u.Output = max(u.Output, int64(res.Events))
+	case res.Usage.Completion < 0 && a.streamed:
 		u.Output = int64(res.Events)
 	}
 	r.record.prompt, r.record.cached, r.record.completion = res.Usage.Prompt, res.Usage.Cached, int(u.Output)

@@ -124,8 +124,8 @@ func (r *ratio) learn(s Size, reported, perMedia float64) {
 		}
 		return
 	}
-	if s.Bytes == 0 {
-		return
+	if s.Bytes == 0 || rest > float64(s.Bytes) {
+		return // more tokens than bytes: they are the template's, or of what was not counted, and say nothing of the text
 	}
 	r.bytes += float64(s.Bytes)
 	r.tokens += rest

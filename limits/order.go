@@ -328,7 +328,7 @@ func (o *Order) Dispatch(now time.Time, it *Item, over []*Item) {
 		return
 	}
 	for _, p := range over {
-		if p.passed.IsZero() {
+		if p.passed.IsZero() && (p.owner == nil || !p.owner.held) { // no room is kept for one that had some
 			p.passed = now
 		}
 	}
@@ -387,7 +387,12 @@ func (o *Order) crowd(key string, weight float64, n int) *Item {
 	var last *Item
 	for _, s := range o.active {
 		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {
-			most, last = n, s.waiting[len(s.waiting)-1]
+			for i := len(s.waiting) - 1; i >= 0; i-- {
+				if it := s.waiting[i]; it.owner == nil || it.owner.Began.IsZero() { // who is tried again keeps its place
+					most, last = n, it
+					break
+				}
+			}
 		}
 	}
 	return last

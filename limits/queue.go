@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -33,12 +34,15 @@ type Ticket struct {
 	// Began is when a request that is tried again first began to wait: it keeps
 	// its place and is not refused for the queue's length. Zero: now.
 	Began time.Time
+	// Waited is for how long it has waited before; it counts towards the bound.
+	Waited time.Duration
 
 	deadline time.Time
 	wait     time.Duration
 	entered  uint64        // the round under way when it came
 	round    uint64        // in which it fitted nowhere
 	binding  bool          // TryBind runs
+	held     bool          // it said ErrHeld when last asked
 	left     error         // why it wants to leave while TryBind runs
 	done     chan struct{} // closed when resolved; nil until somebody waits
 	resolved bool
@@ -58,8 +62,8 @@ type Queue struct {
 	busy      bool // somebody dispatches
 	again     bool // and is to look once more
 	rounds    uint64
-	missed    bool // some request found no room in the round under way
-	short     bool // or in the one before
+	missed    [maxLanes]bool // some request of the lane found no room in the round under way
+	short     [maxLanes]bool // or in the one before
 	lastRound time.Time
 	rated     time.Time // when the prefill rate was asked
 	late      []*Ticket // without a place: what does not fit in its first round must go
@@ -145,12 +149,15 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 	if t.Asked > 0 {
 		t.wait = min(t.wait, t.Asked)
 	}
-	t.deadline = now.Add(t.wait)
-	late := t.NoQueue || q.bounds.MaxLength == 0
+	t.deadline = now.Add(t.wait - t.Waited)
+	if q.order.Len() == 0 {
+		q.short = [maxLanes]bool{} // who lacked room is gone
+	}
+	late := t.NoQueue || q.bounds.MaxLength == 0 && t.Began.IsZero()
 	if !late && t.Began.IsZero() && q.over(t, 1) {
 		// A burst comes faster than it is dispatched: while nobody lacks room, a
 		// place in the queue is nothing that a request needs yet.
-		if late = q.busy && !q.short; !late {
+		if late = q.busy && !q.short[t.Lane%maxLanes]; !late {
 			if f := q.place(t, 1); f != nil {
 				return f
 			}
@@ -261,7 +268,7 @@ func (q *Queue) Kick() {
 	}
 	q.busy = true
 	for q.again && q.order.Len() > 0 {
-		q.again, q.missed = false, false
+		q.again, q.missed = false, [maxLanes]bool{}
 		q.rounds++
 		for q.dispatch() {
 		}
@@ -273,6 +280,8 @@ func (q *Queue) Kick() {
 
 // sendAway refuses those without a place that had their round, and did not fit.
 func (q *Queue) sendAway() {
+	slices.Reverse(q.late) // who came last goes first
+	defer func() { slices.Reverse(q.late) }()
 	q.late = slices.DeleteFunc(q.late, func(t *Ticket) bool {
 		if !t.resolved && t.entered >= q.rounds {
 			return false // it came during this round; its own Kick is the next
@@ -317,9 +326,9 @@ func (q *Queue) dispatch() bool {
 			q.order.Remove(it)
 			q.resolve(t, t.left)
 		case err == nil || err == ErrHeld: //nolint:errorlint // nobody wraps it
-			t.round = q.rounds
+			t.round, t.held = q.rounds, err != nil
 			if err == nil {
-				q.missed, q.short = true, true
+				q.missed[t.Lane%maxLanes], q.short[t.Lane%maxLanes] = true, true
 			}
 		default:
 			q.order.Remove(it)
@@ -330,12 +339,15 @@ func (q *Queue) dispatch() bool {
 }
 
 // try runs TryBind without the lock.
-func (q *Queue) try(t *Ticket) (bool, error) {
+func (q *Queue) try(t *Ticket) (ok bool, err error) {
 	t.binding = true
 	q.mu.Unlock()
 	defer func() {
 		q.mu.Lock()
 		t.binding = false
+		if v := recover(); v != nil { // it is the ticket's own; whose goroutine this is, and the queue, go on
+			ok, err = false, fmt.Errorf("limits: TryBind panicked: %v", v)
+		}
 	}()
 	return t.TryBind()
 }
@@ -369,7 +381,7 @@ func (q *Queue) unqueued(t *Ticket) *Refusal {
 func (q *Queue) full(t *Ticket, s Scope, limit, n int) *Refusal {
 	f := q.refusal(t, s, KindQueueFull)
 	f.Limit, f.Used = int64(limit), int64(n)
-	f.RetryAfter = q.drain.until(n)
+	f.RetryAfter = q.drain.until(time.Now(), n)
 	return f
 }
 
@@ -398,7 +410,7 @@ func (q *Queue) timeout(t *Ticket, now time.Time) *Refusal {
 		header = "the header x-penstock-max-wait"
 	}
 	f.ConfigKey = cmp.Or(model, header, f.ConfigKey)
-	f.RetryAfter = q.drain.until(1)
+	f.RetryAfter = q.drain.until(now, 1)
 	return f
 }
 
@@ -434,9 +446,9 @@ func (d *drainRate) dispatched(now time.Time, others bool) {
 
 // until estimates the time in which n leave, give or take a fifth so that
 // those refused do not come back together: a second at least, a minute at most.
-func (d *drainRate) until(n int) time.Duration {
+func (d *drainRate) until(now time.Time, n int) time.Duration {
 	est := 5.0 // nothing known
-	if r := d.perSecond(); r > 0 {
+	if r := d.perSecond(now); r > 0 {
 		est = float64(n) / r
 	}
 	est *= 0.8 + 0.4*rand.Float64()
@@ -444,9 +456,9 @@ func (d *drainRate) until(n int) time.Duration {
 }
 
 // perSecond is the rate; 0: not known.
-func (d *drainRate) perSecond() float64 {
+func (d *drainRate) perSecond(now time.Time) float64 {
 	if seen := 1 - fade(d.at.Sub(d.since)); d.rate > 0 && seen > 0 {
-		return d.rate / seen
+		return d.rate / seen * fade(now.Sub(d.at))
 	}
 	return 0
 }

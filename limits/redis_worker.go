@@ -311,6 +311,24 @@ func (s *redisStore) trySlots() {
 			s.grant(r)
 		}
 	}
+	s.worker.turn(todo)
+}
+
+// turn puts those that were asked for behind the others, so that no more than a
+// batch of keys that are full does not hide the rest.
+func (w *redisWorker) turn(asked []*Reservation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.wanting) <= batch {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(w.wanting), func(r *Reservation) bool { return slices.Contains(asked, r) })
+	for _, r := range asked {
+		if slices.Contains(w.wanting, r) {
+			rest = append(rest, r)
+		}
+	}
+	w.wanting = rest
 }
 
 // grant gives r the slots that were got. A settlement that came meanwhile is

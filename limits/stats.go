@@ -225,7 +225,7 @@ func (q *Queue) Stats(now time.Time) QueueStat {
 	defer q.mu.Unlock()
 	st := QueueStat{
 		Model: q.model, Waiting: q.order.Len(), MaxLength: q.bounds.MaxLength, MaxWaitMS: q.bounds.MaxWait.Milliseconds(),
-		PerSecond: q.drain.perSecond(), Keys: []QueueKeyStat{},
+		PerSecond: q.drain.perSecond(time.Now()), Keys: []QueueKeyStat{},
 	}
 	var served float64
 	for _, s := range q.order.shares {

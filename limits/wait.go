@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,8 +18,9 @@ type waiters struct {
 }
 
 type waiter struct {
-	cost Cost
-	turn chan struct{} // closed when it is the first
+	cost  Cost
+	turn  chan struct{} // closed when it is the first
+	waits bool          // it has its place; of its own goroutine alone
 }
 
 // ReserveWait is Reserve for keys with on_rate_limit: wait. A request that a
@@ -27,11 +29,12 @@ type waiter struct {
 // Otherwise it is refused at once, with the true time. The time is the wall's.
 func (l *Limiter) ReserveWait(ctx context.Context, q *Request, maxWait time.Duration, maxLength int) (*Reservation, error) {
 	start := time.Now()
-	w, ahead, n := l.waiters.join(q)
-	defer l.waiters.leave(q.Key, w)
-	if maxLength > 0 && n >= maxLength {
-		return nil, l.waitFull(q, n, maxLength)
+	line := q.Key
+	if !limited(q.KeyLimits) { // only the model's limits hold: other models' requests are in nobody's way
+		line += "\x00" + q.Model
 	}
+	w, ahead, n := l.waiters.join(line, q.Cost)
+	defer l.waiters.leave(line, w)
 	for again := 2; ; {
 		now := time.Now()
 		mine := *q
@@ -46,6 +49,10 @@ func (l *Limiter) ReserveWait(ctx context.Context, q *Request, maxWait time.Dura
 		switch {
 		case f.TooLarge || f.Kind == KindUnavailable:
 			return nil, f
+		case maxLength > 0 && n >= maxLength && !w.waits:
+			full := l.waitFull(q, n, maxLength)
+			full.State, full.RetryAfter = f.State, f.RetryAfter
+			return nil, full
 		case wait > left && n > 0 && again > 0:
 			// One before it may be charged already and not have left yet: look once more.
 			again--
@@ -53,10 +60,11 @@ func (l *Limiter) ReserveWait(ctx context.Context, q *Request, maxWait time.Dura
 		case wait > left:
 			return nil, f
 		}
+		w.waits = true
 		if err := sleep(ctx, wait, w.turn, n > 0); err != nil {
 			return nil, err
 		}
-		ahead, n = l.waiters.before(q.Key, w)
+		ahead, n = l.waiters.before(line, w)
 	}
 }
 
@@ -86,19 +94,28 @@ func sleep(ctx context.Context, d time.Duration, turn <-chan struct{}, others bo
 	}
 }
 
+// Waiting is how many requests wait for their rates, over all keys.
+func (l *Limiter) Waiting() int {
+	n := 0
+	for _, waiting := range l.waiters.counts() {
+		n += waiting
+	}
+	return n
+}
+
 // join puts a request at the end of its key's and tells the cost and number before it.
-func (s *waiters) join(q *Request) (w *waiter, ahead Cost, n int) {
-	w = &waiter{cost: q.Cost, turn: make(chan struct{})}
+func (s *waiters) join(key string, cost Cost) (w *waiter, ahead Cost, n int) {
+	w = &waiter{cost: cost, turn: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keys == nil {
 		s.keys = make(map[string][]*waiter)
 	}
-	all := s.keys[q.Key]
+	all := s.keys[key]
 	for _, o := range all {
 		ahead = ahead.Add(o.cost)
 	}
-	s.keys[q.Key] = append(all, w)
+	s.keys[key] = append(all, w)
 	return w, ahead, len(all)
 }
 
@@ -139,7 +156,8 @@ func (s *waiters) counts() map[string]int {
 	defer s.mu.Unlock()
 	m := make(map[string]int, len(s.keys))
 	for k, all := range s.keys {
-		m[k] = len(all)
+		k, _, _ = strings.Cut(k, "\x00")
+		m[k] += len(all)
 	}
 	return m
 }

@@ -170,6 +170,9 @@ func (x *index) extend(last int32, hashes []uint64) int32 {
 	}
 	for _, h := range hashes {
 		units := blockUnits(int(depth))
+		if units > x.capacity {
+			break // no prompt of this replica is so long
+		}
 		x.trim(x.capacity-units, 1+units)
 		if x.units >= 2*x.capacity {
 			break // nearly all of it in flight: memory is bounded all the same
@@ -201,7 +204,8 @@ func (x *index) pin(s int32) {
 }
 
 // unpin gives back a pin of insert. Blocks that nobody needs any more become
-// the most recent of the list, the prefix before its extension.
+// the most recent of the list, the prefix before its extension. The index may
+// then be larger than it should: trim it once the slot is not needed any more.
 func (x *index) unpin(s int32) {
 	for s != none {
 		e := &x.entries[s]
@@ -213,7 +217,6 @@ func (x *index) unpin(s int32) {
 		x.pushFront(s)
 		s = e.parent
 	}
-	x.trim(x.capacity, 8)
 	x.version.Add(1)
 }
 
@@ -253,6 +256,7 @@ func (x *index) attach(parent uint64, hashes []uint64) {
 	s := x.extend(last, hashes)
 	x.markReady(s, nil)
 	x.unpin(s)
+	x.trim(x.capacity, 8)
 }
 
 // forget drops the block in slot s and those before it as far as they were

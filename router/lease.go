@@ -115,15 +115,19 @@ func (p *Pool) prefillOver(l *Lease, now time.Time) bool {
 	return true
 }
 
+// maxOutput bounds what an answer is believed to have had, in tokens.
+const maxOutput = 1 << 24
+
 // account learns from what the answer used. Under pool.mu.
 func (p *Pool) account(l *Lease, u Usage) {
 	if !u.OK || l.lane != Generate {
 		return
 	}
-	if u.PromptTokens > 0 && l.bytes > 0 {
+	// More tokens than bytes are a template's, or nonsense: they say nothing of the text.
+	if u.PromptTokens > 0 && u.PromptTokens <= l.bytes {
 		p.ratio.add(float64(l.bytes), float64(u.PromptTokens))
 	}
-	if u.OutputTokens > 0 {
+	if u.OutputTokens > 0 && u.OutputTokens <= maxOutput {
 		p.output.add(float64(u.OutputTokens), 1)
 	}
 	if u.CachedTokens >= 0 && u.PromptTokens > 0 {
@@ -166,6 +170,7 @@ func (l *Lease) release(computed bool) {
 		if !computed {
 			x.forget(l.slot)
 		}
+		x.trim(x.capacity, 8)
 	}
 	l.slot = none
 	x.mu.Unlock()

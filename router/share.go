@@ -19,7 +19,7 @@ import (
 // before it and the blocks that are new there, 8 bytes each.
 
 const (
-	shareVersion = 1
+	shareVersion = 2 // of the batch, and of how prompts are cut into blocks
 	// outboxBlocks bounds the blocks kept for the next batch; what is beyond is not told.
 	outboxBlocks = 1 << 16
 	// keepEvery is how often the others are told what is still in use here: they

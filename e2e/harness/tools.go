@@ -44,7 +44,7 @@ func Python(t testing.TB, requirements string) string {
 		if err := run(system, "-m", "venv", dir); err != nil {
 			return err
 		}
-		return run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements)
+		return run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "-r", requirements)
 	})
 	return python
 }

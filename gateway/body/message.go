@@ -57,9 +57,12 @@ func (p *parser) message(param string) *Error {
 	text := p.v.TextBytes
 	more, err := p.enter()
 	for ; more && err == nil; more, err = p.next('}') {
-		key, _, err := p.key()
+		key, escaped, err := p.key()
 		if err != nil {
 			return err
+		}
+		if escaped {
+			return escapedKey(element(param, n) + "." + string(p.decode(key)))
 		}
 		if err = p.messageField(&m, param, n, key); err != nil {
 			return err
@@ -92,7 +95,7 @@ func (p *parser) messageField(m *message, param string, n int, key []byte) *Erro
 	case "tool_calls", "function_call":
 		at = &m.calls
 	case "output":
-		if p.v.Endpoint == Responses {
+		if p.v.Endpoint == Responses && scan.KindAt(p.b, p.i) != scan.Null {
 			return p.content("input[].output")
 		}
 	}

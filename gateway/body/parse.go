@@ -156,6 +156,8 @@ func (v *View) complete() *Error {
 		if !given(fInput) && !given(fMessages) {
 			return missing("input")
 		}
+	case Rerank, Score, Pooling: // engines differ in their fields, but nearly all of the body is text
+		v.TextBytes = len(v.Body)
 	case Generate:
 		if !given(fText) && !given(fInputIDs) && !given(fInputEmbeds) {
 			return missing("text")

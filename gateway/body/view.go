@@ -25,7 +25,8 @@ const (
 	Detokenize
 	Rerank
 	Score
-	Audio // a multipart form; only its model, user and stream are read
+	Pooling // and classification
+	Audio   // a multipart form; only its model, user and stream are read
 )
 
 // Bounds of what is accepted, each far beyond what engines take; they keep a view's memory near the body's.

@@ -36,6 +36,9 @@ type Request struct {
 	// Whole: the answer is read to its end, whatever its size up to
 	// Options.MaxWhole, and never streamed.
 	Whole bool
+	// Choices is how many answers there are to each prompt of a /generate request,
+	// and Answers how many in all: more than one say their usage one by one.
+	Choices, Answers int
 	// Once: the request must not reach an engine twice, so it is not sent again
 	// on a fresh connection when an idle one turns out to be closed.
 	Once bool

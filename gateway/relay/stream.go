@@ -1,11 +1,13 @@
 package relay
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"io"
 	"time"
 
+	"penstock/gateway/body/scan"
 	"penstock/gateway/sse"
 )
 
@@ -18,7 +20,8 @@ type stream struct {
 	buf     []byte
 	ready   int
 	find    sse.Finder
-	scratch []byte // for events whose data has several lines
+	scratch []byte      // for events whose data has several lines
+	answers []sse.Usage // so far, of each answer of a batch
 
 	first   bool         // an event with data has been seen
 	failed  *failedEvent // it is the engine's error
@@ -138,7 +141,7 @@ func (x *exchange) lastEvent() {
 		return
 	}
 	k := x.look(rest)
-	if !k.done && !k.end && (x.req.Dialect != DialectNone || !k.data) {
+	if !k.done && !(k.end && scan.Valid(k.text) == nil) && (x.req.Dialect != DialectNone || !k.data) {
 		s.buf = s.buf[:s.ready]
 		return
 	}
@@ -146,12 +149,29 @@ func (x *exchange) lastEvent() {
 	x.keepEvent(len(s.buf))
 }
 
+// addUsage takes over what an event says of the tokens used: of all of the
+// request, or, in a /generate batch, of the answer that it belongs to.
+func (x *exchange) addUsage(p *sse.Payload) {
+	n := x.req.Answers
+	if n <= 1 || p.Index < 0 || p.Index >= n {
+		x.result.Usage.Merge(p.Usage)
+		return
+	}
+	s := &x.stream
+	for len(s.answers) <= p.Index {
+		s.answers = append(s.answers, sse.NoUsage())
+	}
+	u := p.Usage.OfChoice(p.Index, x.req.Choices)
+	x.result.Usage.Replace(s.answers[p.Index], u)
+	s.answers[p.Index] = u
+}
+
 // keepEvent looks at the event that ends at end, and makes it ready or takes it out.
 func (x *exchange) keepEvent(end int) {
 	s := &x.stream
 	k := x.look(s.buf[s.ready:end])
 	if k.usage {
-		x.result.Usage.Merge(k.payload.Usage)
+		x.addUsage(&k.payload)
 	}
 	switch {
 	case !k.data:
@@ -159,7 +179,7 @@ func (x *exchange) keepEvent(end int) {
 		s.ended = s.ended || x.req.Dialect == DialectDone
 		s.closed = true
 	case !s.first && k.payload.Error != nil:
-		s.failed = &failedEvent{errorStatus(&k.payload), k.text}
+		s.failed = &failedEvent{errorStatus(&k.payload), bytes.Clone(k.text)} // scratch serves the next event, too
 	case k.usageOnly && x.req.DropUsage:
 		s.buf = append(s.buf[:s.ready], s.buf[end:]...)
 		s.first = true

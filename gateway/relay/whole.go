@@ -44,7 +44,7 @@ func (x *exchange) startWhole(a Answer, length int) (Answer, error) {
 		return a, x.newError(KindTruncated, nil)
 	case a.Complete:
 		if x.whole.look {
-			a.Usage, _ = sse.BodyUsage(x.body)
+			a.Usage, _ = sse.BodyUsage(x.body, x.req.Choices)
 		}
 		x.handOver()
 		x.hangUp(true)
@@ -177,7 +177,7 @@ func (x *exchange) relayWhole(w io.Writer) *Error {
 		return x.newError(KindTruncated, nil)
 	}
 	if err == nil && x.whole.look {
-		x.result.Usage, _ = sse.BodyUsage(x.whole.tail)
+		x.result.Usage, _ = sse.BodyUsage(x.whole.tail, x.req.Choices)
 	}
 	return err
 }

@@ -33,10 +33,11 @@ func Scores(v *body.View) bool { return modeOf(v) != none }
 type Job struct {
 	v    *body.View
 	mode mode
+	cuts bool // the engine cuts prompts (truncate_prompt_tokens); asked once, since the view searches the whole body for it
 }
 
 // New makes the job of a request for which Scores is true.
-func New(v *body.View) Job { return Job{v: v, mode: modeOf(v)} }
+func New(v *body.View) Job { return Job{v: v, mode: modeOf(v), cuts: v.Has("truncate_prompt_tokens")} }
 
 // Whole says whether the answer is to be read whole, checked and merged, and asked for without a stream
 // (which Merge makes again). Otherwise it is relayed as it comes: a stream that the engine alone understands.
@@ -59,7 +60,7 @@ func (j *Job) maxTokens() int {
 
 // tokens is how many tokens prompt i has for certain; 0: only the engine knows.
 func (j *Job) tokens(i int) int {
-	if i < len(j.v.Prompts) && j.v.Prompts[i].Kind == body.Tokens && !j.v.Has("truncate_prompt_tokens") {
+	if i < len(j.v.Prompts) && j.v.Prompts[i].Kind == body.Tokens && !j.cuts {
 		return j.v.Prompts[i].Tokens
 	}
 	return 0

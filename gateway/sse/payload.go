@@ -18,11 +18,12 @@ type Payload struct {
 	EmptyChoices bool // choices is there and empty: a chunk that only carries usage
 	HasUsage     bool
 	Usage        Usage
+	Index        int // which answer of a /generate batch it belongs to; -1: it does not say
 }
 
 // Look reads one payload. Text that is no JSON says nothing.
 func Look(data []byte) Payload {
-	p := Payload{Usage: NoUsage()}
+	p := Payload{Usage: NoUsage(), Index: -1}
 	i := scan.Space(data, 0)
 	if scan.KindAt(data, i) != scan.Obj {
 		p.Done = string(bytes.TrimSpace(data)) == "[DONE]"
@@ -50,6 +51,8 @@ func Look(data []byte) Payload {
 			p.EmptyChoices = p.HasChoices && scan.Space(value, 1) == len(value)-1
 		case "usage", "meta_info":
 			p.usage(value)
+		case "index":
+			number(value, &p.Index)
 		}
 		if value[0] == '{' && (string(w.Key) == "response" || string(w.Key) == "message") {
 			p.wrapped(value)

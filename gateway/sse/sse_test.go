@@ -178,12 +178,12 @@ func TestUsageOfWholeAnswers(t *testing.T) {
 		`[{"text":"a","meta_info":{"prompt_tokens":2,"completion_tokens":1,"cached_tokens":1}},{"text":"b","meta_info":{"prompt_tokens":3,"completion_tokens":1,"cached_tokens":0}}]`: {5, 2, 7, 1},
 		`{"results":[],"usage":{"total_tokens":9}}`: {9, -1, 9, -1},
 	} {
-		if got, ok := BodyUsage([]byte(text)); !ok || got != want {
+		if got, ok := BodyUsage([]byte(text), 1); !ok || got != want {
 			t.Errorf("BodyUsage(%.40s…%s) = %+v, %v, want %+v", text, text[max(0, len(text)-90):], got, ok, want)
 		}
 	}
 	for _, text := range []string{``, `{}`, `{"usage":null}`, `{"a":{"usage":{"prompt_tokens":1}}}`, `<html>`, `{"usage":{"prompt_tokens":1}`} {
-		if got, ok := BodyUsage([]byte(text)); ok && text != `{"usage":{"prompt_tokens":1}` {
+		if got, ok := BodyUsage([]byte(text), 1); ok && text != `{"usage":{"prompt_tokens":1}` {
 			t.Errorf("BodyUsage(%s) = %+v, want none", text, got)
 		}
 	}
@@ -256,7 +256,7 @@ func FuzzSplitter(f *testing.F) {
 		for _, ev := range events {
 			Look(Parse([]byte(ev), nil).Data)
 		}
-		BodyUsage([]byte(text))
+		BodyUsage([]byte(text), 1)
 	})
 }
 
@@ -276,7 +276,7 @@ func BenchmarkEvent(b *testing.B) {
 func BenchmarkBodyUsage50MB(b *testing.B) {
 	text := []byte(`{"choices":[{"text":"` + strings.Repeat("0123456789", 5<<20) + `"}],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}`)
 	for b.Loop() {
-		if _, ok := BodyUsage(text); !ok {
+		if _, ok := BodyUsage(text, 1); !ok {
 			b.Fatal("none")
 		}
 	}

@@ -41,6 +41,18 @@ func (u *Usage) Add(o Usage) {
 	}
 }
 
+// Replace takes over o, the newer usage of one of several requests that u sums, of which old was the one before.
+func (u *Usage) Replace(old, o Usage) {
+	for _, f := range [...]struct {
+		to       *int
+		old, now int
+	}{{&u.Prompt, old.Prompt, o.Prompt}, {&u.Completion, old.Completion, o.Completion}, {&u.Cached, old.Cached, o.Cached}} {
+		if f.now >= 0 {
+			*f.to = max(*f.to, 0) + f.now - max(f.old, 0)
+		}
+	}
+}
+
 // UsageOf reads b, a usage object (or /generate's meta_info), in any of the APIs' words. Anthropic's input_tokens
 // are the fresh ones alone, which shows by the cache's own counts standing beside them.
 func UsageOf(b []byte) Usage {
@@ -94,21 +106,32 @@ func number(value []byte, out *int) {
 	}
 }
 
+// OfChoice is the usage of the i-th of all answers, of which so many in a row are to one prompt: the first of
+// them alone has the prompt's tokens.
+func (u Usage) OfChoice(i, choices int) Usage {
+	if choices > 1 && i%choices != 0 {
+		u.Prompt, u.Cached, u.Total = -1, -1, -1
+	}
+	return u
+}
+
 // tail is how far from a body's end its usage is looked for first: engines write it after the choices.
 const tail = 16 << 10
 
 // BodyUsage finds the usage of a whole JSON answer. It looks near the end first, so that a large answer is not
-// read through for it. The answers of a /generate batch, an array, are added up.
-func BodyUsage(b []byte) (Usage, bool) {
+// read through for it. The answers of a /generate batch, an array, are added up; so many of them in a row are to one
+// prompt, whose tokens count once.
+func BodyUsage(b []byte, choices int) (Usage, bool) {
 	if u, ok := tailUsage(b); ok {
 		return u, true
 	}
 	i := scan.Space(b, 0)
 	if scan.KindAt(b, i) == scan.Arr {
 		sum, found := NoUsage(), false
-		for w := scan.Walk(b, i); w.Next(); {
+		n := 0
+		for w := scan.Walk(b, i); w.Next(); n++ {
 			if p := Look(b[w.Start:w.End]); p.HasUsage {
-				sum.Add(p.Usage)
+				sum.Add(p.Usage.OfChoice(n, choices))
 				found = true
 			}
 		}

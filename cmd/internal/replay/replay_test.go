@@ -209,6 +209,9 @@ func TestBadTracesAreExplained(t *testing.T) {
 		"":                   "no requests",
 		"{\"timestamp\": 1}": "line 1: neither a request",
 		"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [1]}\nnonsense": "line 2: invalid character",
+		`{"timestamp": 1, "input_length": 5, "output_length": 1000000000000}`:                        "line 1: output_length 1000000000000: want 0 to 10000000",
+		`{"timestamp": 1, "input_length": 1000000000000}`:                                            "line 1: input_length 1000000000000: want 10000000 at most",
+		`{"timestamp": 1e300, "input_length": 5}`:                                                    "line 1: timestamp 1e+300",
 	} {
 		if _, err := Read(strings.NewReader(in), 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", in, err, want)

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// maxSpeed is where all of a trace comes at once.
+const maxSpeed = 1e9
+
 // Options are the command's.
 type Options struct {
 	Path      string // of the trace
@@ -130,8 +133,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--replicas %d: want 1 to 10000", f.Replicas)
 	case f.KVTokens < 1024:
 		return fmt.Errorf("--kv-tokens %d: want at least 1024", f.KVTokens)
-	case !(f.Speed > 0):
-		return fmt.Errorf("--speed %g: want more than 0", f.Speed)
+	case !(f.Speed > 0 && f.Speed <= maxSpeed):
+		return fmt.Errorf("--speed %g: want more than 0, %g at most", f.Speed, maxSpeed)
 	case !(f.Unstreamed >= 0 && f.Unstreamed <= 1):
 		return fmt.Errorf("--unstreamed %g: want a share, 0 to 1", f.Unstreamed)
 	case o.Limit < 0:

@@ -70,6 +70,9 @@ func Read(r io.Reader, limit int) (*Trace, error) {
 			case len(l.Turns) > 0 || len(l.Messages) > 0:
 				talks = append(talks, l.conversation)
 			case l.Input > 0 && l.At != nil:
+				if e := l.bounded(); e != nil {
+					return nil, fmt.Errorf("line %d: %w", n, e)
+				}
 				rows = append(rows, l.rawRow)
 			default:
 				return nil, fmt.Errorf("line %d: neither a request (timestamp, input_length, output_length, hash_ids) nor a conversation (turns or messages)", n)
@@ -104,6 +107,21 @@ type rawRow struct {
 	Input  int      `json:"input_length"`
 	Output int      `json:"output_length"`
 	IDs    []uint64 `json:"hash_ids"`
+}
+
+// maxLength bounds a row: what is beyond it is a mistake, and would be simulated for hours.
+const maxLength = 10_000_000 // tokens of a prompt or an answer
+
+func (r *rawRow) bounded() error {
+	switch {
+	case r.Input > maxLength:
+		return fmt.Errorf("input_length %d: want %d at most", r.Input, maxLength)
+	case r.Output < 0 || r.Output > maxLength:
+		return fmt.Errorf("output_length %d: want 0 to %d", r.Output, maxLength)
+	case math.Abs(*r.At) > 1e15: // ms since 1970 are 1.8e12
+		return fmt.Errorf("timestamp %g: want milliseconds", *r.At)
+	}
+	return nil
 }
 
 func fromRows(rows []rawRow) *Trace {
