@@ -79,6 +79,7 @@ func TestIndexKeepsPrefixesWhole(t *testing.T) {
 			if !ok {
 				x.forget(pins[i].slot)
 			}
+			x.trim(x.capacity, 8)
 			pins = slices.Delete(pins, i, i+1)
 		default:
 			var p []uint64
@@ -139,6 +140,7 @@ func TestIndexStaysBoundedWhenEverythingIsPinned(t *testing.T) {
 	}
 	for _, s := range pins {
 		x.unpin(s)
+		x.trim(x.capacity, 8)
 	}
 	x.check(t)
 	if x.count > 120 {
