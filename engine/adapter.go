@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 )
 
 // adapter is what one kind of engine is asked. One belongs to one URL and may
@@ -75,20 +77,37 @@ func probeKind(ctx context.Context, c *client) (Kind, error) {
 	return probeEndpoints(ctx, c)
 }
 
+// probeEndpoints returns an error when an endpoint fails for the moment: what
+// else answers there would then be taken for OpenAI-compatible, for good.
 func probeEndpoints(ctx context.Context, c *client) (Kind, error) {
-	if _, err := sglangInfo(ctx, c); err == nil {
-		return KindSGLang, nil
-	} else if ctx.Err() != nil {
-		return "", err
+	body, _, err := firstThere(ctx, c, sglangInfoPaths[:], 0)
+	if err == nil {
+		if _, err := parseServerInfo(body); err == nil {
+			return KindSGLang, nil
+		}
+	} else if !says(err) {
+		return "", unknownKind(err)
 	}
-	if body, err := c.get(ctx, "/metrics"); err == nil {
+	body, err = c.get(ctx, "/metrics")
+	if err == nil {
 		if fs, err := parseMetrics(body, "vllm:cache_config_info", "vllm:num_requests_running"); err == nil && len(fs) > 0 {
 			return KindVLLM, nil
 		}
-	} else if ctx.Err() != nil {
-		return "", err
+	} else if !says(err) {
+		return "", unknownKind(err)
 	}
 	return KindOpenAI, nil
+}
+
+// says tells an answer that says something of the engine's kind (no such
+// endpoint, or not for us) from one that may be another at the next attempt.
+func says(err error) bool {
+	se, ok := errors.AsType[*statusError](err)
+	return ok && (se.status < http.StatusInternalServerError && se.status != http.StatusTooManyRequests || notThere(err))
+}
+
+func unknownKind(err error) error {
+	return fmt.Errorf("its kind cannot be told yet (engines[].kind sets it): %w", err)
 }
 
 // servedModel is one entry of /v1/models.

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -256,6 +258,51 @@ func TestProxiedEngineIsFoundByItsEndpoints(t *testing.T) {
 		if got, err := probeKind(t.Context(), c); err != nil || got != kind {
 			t.Errorf("engine behind a proxy that renames the owner: got %q, %v; want %s", got, err, kind)
 		}
+	}
+}
+
+// Behind a proxy that renames the owner only the kinds' own endpoints tell, and
+// one that fails for a moment tells nothing.
+func TestKindIsNotTakenFromAFailure(t *testing.T) {
+	for _, tt := range []struct {
+		kind Kind
+		path string
+	}{{KindSGLang, "/server_info"}, {KindSGLang, "/v1/models"}, {KindVLLM, "/metrics"}, {KindVLLM, "/server_info"}} {
+		for _, status := range []int{500, 503, 429, 0} { // 0: the connection breaks
+			e := newFake(t, tt.kind, 1)
+			e.owner = "acme"
+			var well atomic.Bool
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case well.Load() || r.URL.Path != tt.path:
+					e.ServeHTTP(w, r)
+				case status == 0:
+					panic(http.ErrAbortHandler)
+				default:
+					w.WriteHeader(status)
+				}
+			}))
+			c := &client{base: proxy.URL, hc: proxy.Client()}
+			if got, err := probeKind(t.Context(), c); err == nil {
+				t.Errorf("%s with status %d of %s: got kind %s, want an error", tt.kind, status, tt.path, got)
+			}
+			well.Store(true)
+			if got, err := probeKind(t.Context(), c); err != nil || got != tt.kind {
+				t.Errorf("%s that is well again: got %q, %v", tt.kind, got, err)
+			}
+			proxy.Close()
+		}
+	}
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			fmt.Fprint(w, `{"data":[{"id":"m","owned_by":"acme"}]}`)
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer guarded.Close()
+	if got, err := probeKind(t.Context(), &client{base: guarded.URL, hc: guarded.Client()}); err != nil || got != KindOpenAI {
+		t.Errorf("a server that forbids what it has not: got %q, %v; want openai", got, err)
 	}
 }
 

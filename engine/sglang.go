@@ -59,6 +59,9 @@ func (s *sglang) discover(ctx context.Context, c *client) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := boundRanks(info.DPSize); err != nil {
+		return nil, err
+	}
 	served, err := readModels(ctx, c)
 	if err != nil && !notThere(err) {
 		return nil, err
