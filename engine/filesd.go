@@ -38,7 +38,7 @@ func (f *Fleet) prepareFile(e *entry) error {
 	if err != nil {
 		return err
 	}
-	e.watch, e.first = w, ts
+	e.watch, e.want = w, ts
 	return nil
 }
 
