@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,17 +65,37 @@ func probeKind(ctx context.Context, c *client) (Kind, error) {
 	if err != nil && !notThere(err) {
 		return "", err
 	}
+	if k := ownerKind(models); k != "" {
+		return k, nil
+	}
+	return probeEndpoints(ctx, c)
+}
+
+// ownerKind is the kind that a list of models names as its owner; "" for none
+// that is known.
+func ownerKind(models []servedModel) Kind {
 	for _, m := range models {
 		switch m.OwnedBy {
 		case "sglang":
-			return KindSGLang, nil
+			return KindSGLang
 		case "vllm":
-			return KindVLLM, nil
+			return KindVLLM
 		case "penstock":
-			return KindLocal, nil
+			return KindLocal
 		}
 	}
-	return probeEndpoints(ctx, c)
+	return ""
+}
+
+// anotherKind says whether what an adapter has read, or failed to read, is that
+// of another kind of engine than the configured one or, without such, than the
+// one that answers now.
+func anotherKind(configured Kind, facts *Facts, err error) bool {
+	if err != nil {
+		return notThere(err)
+	}
+	want := cmp.Or(configured, facts.owner)
+	return want != "" && want != facts.Kind
 }
 
 // probeEndpoints returns an error when an endpoint fails for the moment: what

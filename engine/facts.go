@@ -51,6 +51,8 @@ type Facts struct {
 	Models  []ModelInfo
 	Ranks   []RankFacts // one at least; more than one: data parallelism
 	Boot    string      // differs from one start of the process to the next; "": not told
+
+	owner Kind // whom its list of models names; "": none that is known
 }
 
 // maxRanks bounds the ranks that an engine is believed to have: each is a

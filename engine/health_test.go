@@ -261,6 +261,46 @@ func TestProxiedEngineIsFoundByItsEndpoints(t *testing.T) {
 	}
 }
 
+// With another kind of engine on its address a URL is read anew, as a restarted
+// process.
+func TestAnotherKindOfEngineIsNoticed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		from, to Kind
+		owner    Kind // of both, as a proxy in front would have it; "": their own
+		kind     Kind // as configured
+		want     Kind
+	}{
+		"sglang, then vllm":                 {KindSGLang, KindVLLM, "", "", KindVLLM},
+		"sglang, then vllm, behind a proxy": {KindSGLang, KindVLLM, "acme", "", KindVLLM},
+		"vllm, then sglang":                 {KindVLLM, KindSGLang, "", "", KindSGLang},
+		"openai, then sglang":               {KindOpenAI, KindSGLang, "", "", KindSGLang},
+		"openai, then vllm":                 {KindOpenAI, KindVLLM, "", "", KindVLLM},
+		"configured":                        {KindSGLang, KindVLLM, "", KindSGLang, KindSGLang},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := bare(tt.from, 4)
+				e.owner = tt.owner
+				m := startMemory(t, map[string]*fake{"e": e})
+				rec := &recorder{}
+				f := NewFleet(Options{Notify: rec.notify, Dial: m.dial})
+				defer f.Close()
+				apply(t, f, slow(served("m", configs.Engine{URL: "http://e:80", ID: "e", Kind: string(tt.kind)})))
+				before := len(f.Replicas())
+				e.set(func(e *fake) { e.kind, e.dp, e.boot, e.requests = tt.to, 1, 9, make([]float64, 1) })
+				time.Sleep(2 * time.Minute) // without a load to poll the facts are read after one, at worst
+				got, restarts, wantIDs, wantRestarts := f.Replicas()[0].Kind(), rec.count(Restarted), "e", before
+				if tt.want == tt.from {
+					wantIDs, wantRestarts = "e/0 e/1 e/2 e/3", 0
+				}
+				if got != tt.want || ids(f) != wantIDs || restarts != wantRestarts {
+					t.Errorf("got kind %s, replicas %s, %d restarted; want %s, %s, %d", got, ids(f), restarts, tt.want, wantIDs, wantRestarts)
+				}
+			})
+		})
+	}
+}
+
 // Behind a proxy that renames the owner only the kinds' own endpoints tell, and
 // one that fails for a moment tells nothing.
 func TestKindIsNotTakenFromAFailure(t *testing.T) {

@@ -68,7 +68,9 @@ func (s *sglang) discover(ctx context.Context, c *client) (*Facts, error) {
 	}
 	s.loadPath.Store(0) // another version may answer there now
 	s.probePath.Store(0)
-	return info.facts(modelInfos(served)), nil
+	f := info.facts(modelInfos(served))
+	f.owner = ownerKind(served)
+	return f, nil
 }
 
 func sglangInfo(ctx context.Context, c *client) (*serverInfo, error) {

@@ -25,7 +25,7 @@ func (v *vllm) discover(ctx context.Context, c *client) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Facts{Kind: KindVLLM, Tongue: KindVLLM, Models: modelInfos(served)}
+	f := &Facts{Kind: KindVLLM, Tongue: KindVLLM, Models: modelInfos(served), owner: ownerKind(served)}
 	if body, err := c.get(ctx, "/version"); err == nil {
 		var answer struct {
 			Version string `json:"version"`
