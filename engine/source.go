@@ -98,6 +98,7 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 		}
 	}
 	f.mu.Unlock()
+	useNamed(cfg, used)
 	p := &plan{cfg: cfg, keep: make(map[*entry]*entry)}
 	var errs []error
 	seen := make(map[string]int)
@@ -121,6 +122,22 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// useNamed notes the ids that the file itself gives, wherever in it, so that
+// pools without one are numbered around them.
+func useNamed(cfg *configs.Config, used map[string]bool) {
+	for _, m := range cfg.Models {
+		for _, eng := range m.Engines {
+			used[eng.ID] = true
+			if eng.URL == "" || eng.Resolve != "" {
+				continue
+			}
+			if t, err := staticTarget(eng); err == nil {
+				used[t.id] = true
+			}
+		}
+	}
 }
 
 // planEntries takes the entries of one engine of the file into the plan.
