@@ -337,15 +337,19 @@ func (f *Fleet) begin(e *entry, now time.Time) {
 	e.stop, e.done = cancel, make(chan struct{})
 	f.wg.Go(func() {
 		defer close(e.done)
-		e.watch.run(ctx, func(ts []target) {
-			f.mu.Lock()
-			if ctx.Err() == nil && slices.Contains(f.entries, e) { // not retired
-				f.setTargets(e, ts, time.Now())
-			}
-			f.mu.Unlock()
-			f.events.flush()
-		})
+		e.watch.run(ctx, func(ts []target) { f.found(ctx, e, ts) })
 	})
+}
+
+// found takes other targets of a source, unless a reload has dropped it: it is
+// ended only when its requests have.
+func (f *Fleet) found(ctx context.Context, e *entry, ts []target) {
+	f.mu.Lock()
+	if ctx.Err() == nil && slices.Contains(f.entries, e) {
+		f.setTargets(e, ts, time.Now())
+	}
+	f.mu.Unlock()
+	f.events.flush()
 }
 
 // settingsFor are the settings of one target. The lock is held.

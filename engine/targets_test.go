@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/configs"
 )
@@ -183,15 +182,17 @@ func TestFileWinsOverTheAdminAPI(t *testing.T) {
 // then it brings no new engines.
 func TestDroppedSourceBringsNothing(t *testing.T) {
 	a, b, c := newFake(t, KindVLLM, 1), newFake(t, KindVLLM, 1), newFake(t, KindVLLM, 1)
-	p := newTargets(t, a)
-	f, rec := startFleet(t, quick(served("m", p.engine())))
+	f, rec := startFleet(t, quick(served("m", newTargets(t, a).engine())))
 	work := f.Replicas()[0].Begin(true)
 	defer work.End(true)
+	dropped := f.entries[0]
 	apply(t, f, quick(served("m", at(b))))
-	p.name(c)
-	time.Sleep(300 * time.Millisecond) // three times what a changed file is waited for
-	if n := c.hit("/v1/models"); n != 0 || ids(f) != hostIn(b) || rec.count(Removed) != 1 {
-		t.Errorf("after its file changed: %d questions to a new target, replicas %s, %d removed; want 0, %s, 1",
-			n, ids(f), rec.count(Removed), hostIn(b))
+	f.found(t.Context(), dropped, []target{{id: "c", url: c.URL}})
+	if n := len(dropped.servers); n != 1 || dropped.servers[0].id != hostIn(a) || rec.count(Removed) != 1 {
+		t.Errorf("targets of a dropped source: it has %d engines, %d removed; want the one of before, and 1", n, rec.count(Removed))
+	}
+	f.found(t.Context(), f.entries[0], []target{{id: "c", url: c.URL}})
+	if ids(f) != "c" {
+		t.Errorf("targets of another: got %s, want c", ids(f))
 	}
 }
