@@ -89,13 +89,16 @@ func ownerKind(models []servedModel) Kind {
 
 // anotherKind says whether what an adapter has read, or failed to read, is that
 // of another kind of engine than the configured one or, without such, than the
-// one that answers now.
-func anotherKind(configured Kind, facts *Facts, err error) bool {
+// one that answers now. old: what was read before.
+func anotherKind(configured Kind, old, facts *Facts, err error) bool {
 	if err != nil {
 		return notThere(err)
 	}
 	want := cmp.Or(configured, facts.owner)
-	return want != "" && want != facts.Kind
+	if want == "" { // nor is it what it was, if that named itself
+		return old != nil && old.owner != ""
+	}
+	return want != facts.Kind
 }
 
 // probeEndpoints returns an error when an endpoint fails for the moment: what

@@ -274,6 +274,7 @@ func TestAnotherKindOfEngineIsNoticed(t *testing.T) {
 		"sglang, then vllm, behind a proxy": {KindSGLang, KindVLLM, "acme", "", KindVLLM},
 		"vllm, then sglang":                 {KindVLLM, KindSGLang, "", "", KindSGLang},
 		"openai, then sglang":               {KindOpenAI, KindSGLang, "", "", KindSGLang},
+		"vllm, then openai":                 {KindVLLM, KindOpenAI, "", "", KindOpenAI},
 		"openai, then vllm":                 {KindOpenAI, KindVLLM, "", "", KindVLLM},
 		"configured":                        {KindSGLang, KindVLLM, "", KindSGLang, KindSGLang},
 	} {

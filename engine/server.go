@@ -261,7 +261,7 @@ func (s *server) read(ctx context.Context, c *client) (*adapter, *Facts, error) 
 	k := Kind(s.settings.Load().engine.Kind)
 	if a := s.adapter.Load(); a != nil {
 		facts, err := (*a).discover(ctx, c)
-		if !anotherKind(k, facts, err) {
+		if !anotherKind(k, s.facts.Load(), facts, err) {
 			return a, facts, err
 		}
 	}
