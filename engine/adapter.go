@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 )
 
 // adapter is what one kind of engine is asked. One belongs to one URL and may
@@ -62,33 +65,73 @@ func probeKind(ctx context.Context, c *client) (Kind, error) {
 	if err != nil && !notThere(err) {
 		return "", err
 	}
-	for _, m := range models {
-		switch m.OwnedBy {
-		case "sglang":
-			return KindSGLang, nil
-		case "vllm":
-			return KindVLLM, nil
-		case "penstock":
-			return KindLocal, nil
-		}
+	if k := ownerKind(models); k != "" {
+		return k, nil
 	}
 	return probeEndpoints(ctx, c)
 }
 
-func probeEndpoints(ctx context.Context, c *client) (Kind, error) {
-	if _, err := sglangInfo(ctx, c); err == nil {
-		return KindSGLang, nil
-	} else if ctx.Err() != nil {
-		return "", err
+// ownerKind is the kind that a list of models names as its owner; "" for none
+// that is known.
+func ownerKind(models []servedModel) Kind {
+	for _, m := range models {
+		switch m.OwnedBy {
+		case "sglang":
+			return KindSGLang
+		case "vllm":
+			return KindVLLM
+		case "penstock":
+			return KindLocal
+		}
 	}
-	if body, err := c.get(ctx, "/metrics"); err == nil {
+	return ""
+}
+
+// anotherKind says whether what an adapter has read, or failed to read, is that
+// of another kind of engine than the configured one or, without such, than the
+// one that answers now. old: what was read before.
+func anotherKind(configured Kind, old, facts *Facts, err error) bool {
+	if err != nil {
+		return notThere(err)
+	}
+	want := cmp.Or(configured, facts.owner)
+	if want == "" { // nor is it what it was, if that named itself
+		return old != nil && old.owner != ""
+	}
+	return want != facts.Kind
+}
+
+// probeEndpoints returns an error when an endpoint fails for the moment: what
+// else answers there would then be taken for OpenAI-compatible, for good.
+func probeEndpoints(ctx context.Context, c *client) (Kind, error) {
+	body, _, err := firstThere(ctx, c, sglangInfoPaths[:], 0)
+	if err == nil {
+		if _, err := parseServerInfo(body); err == nil {
+			return KindSGLang, nil
+		}
+	} else if !says(err) {
+		return "", unknownKind(err)
+	}
+	body, err = c.get(ctx, "/metrics")
+	if err == nil {
 		if fs, err := parseMetrics(body, "vllm:cache_config_info", "vllm:num_requests_running"); err == nil && len(fs) > 0 {
 			return KindVLLM, nil
 		}
-	} else if ctx.Err() != nil {
-		return "", err
+	} else if !says(err) {
+		return "", unknownKind(err)
 	}
 	return KindOpenAI, nil
+}
+
+// says tells an answer that says something of the engine's kind (no such
+// endpoint, or not for us) from one that may be another at the next attempt.
+func says(err error) bool {
+	se, ok := errors.AsType[*statusError](err)
+	return ok && (se.status < http.StatusInternalServerError && se.status != http.StatusTooManyRequests || notThere(err))
+}
+
+func unknownKind(err error) error {
+	return fmt.Errorf("its kind cannot be told yet (engines[].kind sets it): %w", err)
 }
 
 // servedModel is one entry of /v1/models.

@@ -31,7 +31,7 @@ func (f *Fleet) Add(model string, eng configs.Engine) (id string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	e.source, e.first = sourceAdmin, []target{t}
+	e.source, e.want = sourceAdmin, []target{t}
 	f.mu.Lock()
 	err = f.admit(e, t)
 	f.mu.Unlock()
@@ -47,11 +47,11 @@ func (f *Fleet) admit(e *entry, t target) error {
 	if err := f.chooseModel(e); err != nil {
 		return err
 	}
-	if f.taken(t.id) {
+	if _, s := f.holder(t.id); s != nil {
 		return fmt.Errorf("%w: there is a replica %q already", ErrConflict, t.id)
 	}
 	f.entries = append(f.entries, e)
-	f.setTargets(e, e.first, time.Now())
+	f.setTargets(e, e.want, time.Now())
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (f *Fleet) prepareDNS(ctx context.Context, e *entry) error {
 	w := &dnsWatcher{fleet: f, id: e.engine.ID, url: u, host: u.Host, port: port, gone: make(map[netip.Addr]int)}
 	e.watch = w
 	if w.update(ctx) { // a name that does not resolve yet is no reason not to start
-		e.first = w.targets()
+		e.want = w.targets()
 	}
 	return nil
 }

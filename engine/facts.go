@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -50,6 +51,20 @@ type Facts struct {
 	Models  []ModelInfo
 	Ranks   []RankFacts // one at least; more than one: data parallelism
 	Boot    string      // differs from one start of the process to the next; "": not told
+
+	owner Kind // whom its list of models names; "": none that is known
+}
+
+// maxRanks bounds the ranks that an engine is believed to have: each is a
+// replica, and a number out of a broken answer must not cost the gateway its
+// memory.
+const maxRanks = 1024
+
+func boundRanks(n int) error {
+	if n > maxRanks {
+		return fmt.Errorf("it tells of %d data-parallel ranks, at most %d are believed", n, maxRanks)
+	}
+	return nil
 }
 
 // RankFacts is one data-parallel rank of an engine, or all of one without ranks.

@@ -38,7 +38,7 @@ func (f *Fleet) prepareFile(e *entry) error {
 	if err != nil {
 		return err
 	}
-	e.watch, e.first = w, ts
+	e.watch, e.want = w, ts
 	return nil
 }
 
@@ -131,10 +131,26 @@ func fileTarget(raw string, labels map[string]string, prefix string, of int) (ta
 	if d := t.dpRanks; d != "" && d != "auto" && d != "off" {
 		return target{}, fmt.Errorf("target %q: label dp_ranks %q, expected auto or off", raw, d)
 	}
-	if roles := labels["roles"]; roles != "" {
-		t.roles = strings.Split(roles, ",")
+	if err := t.setRoles(raw, labels["roles"]); err != nil {
+		return target{}, err
 	}
 	return t, t.numbers(raw, labels)
+}
+
+// setRoles reads the label roles. A word that is no role would shut the engine
+// out of what was meant.
+func (t *target) setRoles(raw, label string) error {
+	if label == "" {
+		return nil
+	}
+	for role := range strings.SplitSeq(label, ",") {
+		role = strings.TrimSpace(role)
+		if role != "chat" && role != "scoring" {
+			return fmt.Errorf("target %q: label roles %q, expected chat, scoring or both, separated by a comma", raw, label)
+		}
+		t.roles = append(t.roles, role)
+	}
+	return nil
 }
 
 func (t *target) numbers(raw string, labels map[string]string) error {

@@ -93,6 +93,9 @@ func (s *server) check(ctx context.Context) error {
 			err = again // it is being started, and not ready yet
 		}
 	}
+	if set := s.settings.Load(); notThere(err) && set.health.Path == "" && set.engine.Kind == "" {
+		_ = s.reread(ctx) // something answers, but not what was there: the next probe is for that
+	}
 	now := time.Now()
 	s.fleet.mu.Lock()
 	s.judgeProbe(begun, now, err)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -256,6 +258,92 @@ func TestProxiedEngineIsFoundByItsEndpoints(t *testing.T) {
 		if got, err := probeKind(t.Context(), c); err != nil || got != kind {
 			t.Errorf("engine behind a proxy that renames the owner: got %q, %v; want %s", got, err, kind)
 		}
+	}
+}
+
+// With another kind of engine on its address a URL is read anew, as a restarted
+// process.
+func TestAnotherKindOfEngineIsNoticed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		from, to Kind
+		owner    Kind // of both, as a proxy in front would have it; "": their own
+		kind     Kind // as configured
+		want     Kind
+	}{
+		"sglang, then vllm":                 {KindSGLang, KindVLLM, "", "", KindVLLM},
+		"sglang, then vllm, behind a proxy": {KindSGLang, KindVLLM, "acme", "", KindVLLM},
+		"vllm, then sglang":                 {KindVLLM, KindSGLang, "", "", KindSGLang},
+		"openai, then sglang":               {KindOpenAI, KindSGLang, "", "", KindSGLang},
+		"vllm, then openai":                 {KindVLLM, KindOpenAI, "", "", KindOpenAI},
+		"openai, then vllm":                 {KindOpenAI, KindVLLM, "", "", KindVLLM},
+		"configured":                        {KindSGLang, KindVLLM, "", KindSGLang, KindSGLang},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := bare(tt.from, 4)
+				e.owner = tt.owner
+				m := startMemory(t, map[string]*fake{"e": e})
+				rec := &recorder{}
+				f := NewFleet(Options{Notify: rec.notify, Dial: m.dial})
+				defer f.Close()
+				apply(t, f, slow(served("m", configs.Engine{URL: "http://e:80", ID: "e", Kind: string(tt.kind)})))
+				before := len(f.Replicas())
+				e.set(func(e *fake) { e.kind, e.dp, e.boot, e.requests = tt.to, 1, 9, make([]float64, 1) })
+				time.Sleep(2 * time.Minute) // without a load to poll the facts are read after one, at worst
+				got, restarts, wantIDs, wantRestarts := f.Replicas()[0].Kind(), rec.count(Restarted), "e", before
+				if tt.want == tt.from {
+					wantIDs, wantRestarts = "e/0 e/1 e/2 e/3", 0
+				}
+				if got != tt.want || ids(f) != wantIDs || restarts != wantRestarts {
+					t.Errorf("got kind %s, replicas %s, %d restarted; want %s, %s, %d", got, ids(f), restarts, tt.want, wantIDs, wantRestarts)
+				}
+			})
+		})
+	}
+}
+
+// Behind a proxy that renames the owner only the kinds' own endpoints tell, and
+// one that fails for a moment tells nothing.
+func TestKindIsNotTakenFromAFailure(t *testing.T) {
+	for _, tt := range []struct {
+		kind Kind
+		path string
+	}{{KindSGLang, "/server_info"}, {KindSGLang, "/v1/models"}, {KindVLLM, "/metrics"}, {KindVLLM, "/server_info"}} {
+		for _, status := range []int{500, 503, 429, 0} { // 0: the connection breaks
+			e := newFake(t, tt.kind, 1)
+			e.owner = "acme"
+			var well atomic.Bool
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case well.Load() || r.URL.Path != tt.path:
+					e.ServeHTTP(w, r)
+				case status == 0:
+					panic(http.ErrAbortHandler)
+				default:
+					w.WriteHeader(status)
+				}
+			}))
+			c := &client{base: proxy.URL, hc: proxy.Client()}
+			if got, err := probeKind(t.Context(), c); err == nil {
+				t.Errorf("%s with status %d of %s: got kind %s, want an error", tt.kind, status, tt.path, got)
+			}
+			well.Store(true)
+			if got, err := probeKind(t.Context(), c); err != nil || got != tt.kind {
+				t.Errorf("%s that is well again: got %q, %v", tt.kind, got, err)
+			}
+			proxy.Close()
+		}
+	}
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			fmt.Fprint(w, `{"data":[{"id":"m","owned_by":"acme"}]}`)
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer guarded.Close()
+	if got, err := probeKind(t.Context(), &client{base: guarded.URL, hc: guarded.Client()}); err != nil || got != KindOpenAI {
+		t.Errorf("a server that forbids what it has not: got %q, %v; want openai", got, err)
 	}
 }
 

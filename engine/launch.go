@@ -55,7 +55,7 @@ func (f *Fleet) prepareLaunch(e *entry, used map[string]bool) error {
 	w := &launcher{fleet: f, entry: e, child: c}
 	c.up = func() bool { return w.up(id) }
 	c.ended = func(reason string) { w.ended(id, reason) }
-	e.first = []target{{id: id, url: loopback(port)}}
+	e.want = []target{{id: id, url: loopback(port)}}
 	e.watch = w
 	return nil
 }

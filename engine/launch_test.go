@@ -295,6 +295,24 @@ func TestPoolsAreNumberedOn(t *testing.T) {
 	}
 }
 
+func TestPoolsAreNumberedAroundWhatTheFileNames(t *testing.T) {
+	a, b := newFake(t, KindSGLang, 1), newFake(t, KindSGLang, 1)
+	pool := configs.Engine{Local: &configs.LocalPool{Replicas: 2, TimeScale: 1}}
+	for name, tt := range map[string]struct {
+		engines []configs.Engine
+		want    string
+	}{
+		"named before": {[]configs.Engine{{URL: a.URL, ID: "local-0"}, pool}, "local-0 local-1 local-2"},
+		"named after":  {[]configs.Engine{pool, {URL: a.URL, ID: "local-0"}, {URL: b.URL, ID: "local-2"}}, "local-1 local-3 local-0 local-2"},
+	} {
+		f := NewFleet(Options{})
+		if err := f.Apply(t.Context(), quick(served("m", tt.engines...))); err != nil || ids(f) != tt.want {
+			t.Errorf("%s: got %q, %v; want %q", name, ids(f), err, tt.want)
+		}
+		f.Close()
+	}
+}
+
 func TestFreePortsDiffer(t *testing.T) {
 	used := make(map[string]bool)
 	for range 8 {

@@ -28,7 +28,7 @@ func (f *Fleet) prepareLocal(e *entry, upstream string, used map[string]bool) er
 			w.halt()
 			return fmt.Errorf("local: %w", err)
 		}
-		e.first = append(e.first, target{id: id, url: "http://" + addr, kind: string(KindLocal)})
+		e.want = append(e.want, target{id: id, url: "http://" + addr, kind: string(KindLocal)})
 	}
 	e.watch = w
 	f.log.Info("embedded engines started: a small language model of our own, for trying things out",

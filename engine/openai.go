@@ -10,7 +10,10 @@ func (o *openai) discover(ctx context.Context, c *client) (*Facts, error) {
 	if err != nil && !notThere(err) {
 		return nil, err
 	}
-	return &Facts{Kind: KindOpenAI, Tongue: KindOpenAI, Models: modelInfos(served), Ranks: []RankFacts{{}}}, nil
+	return &Facts{
+		Kind: KindOpenAI, Tongue: KindOpenAI, Models: modelInfos(served),
+		Ranks: []RankFacts{{}}, owner: ownerKind(served),
+	}, nil
 }
 
 func (o *openai) load(context.Context, *client) ([]rankLoad, error) { return nil, errNoLoad }

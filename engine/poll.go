@@ -114,14 +114,21 @@ func (s *server) takeLoads(loads []rankLoad, now time.Time) {
 // fell says whether a counter went back, as it does when a process starts anew.
 func fell(was, is float64) bool { return was >= 0 && is >= 0 && is < was }
 
+// maxPrefillRate is far above what any engine computes in tokens per second.
+const maxPrefillRate = 1e9
+
 // prefillRate follows from the two counters since the poll before; without
-// prefill in between the last rate stays.
+// prefill in between, or with nonsense in the counters, the last rate stays.
 func prefillRate(prev, l rankLoad) float64 {
 	if l.prefillBusy < 0 || prev.prefillBusy < 0 || l.prefillBusy <= prev.prefillBusy ||
 		l.prefillTokens <= prev.prefillTokens {
 		return prev.PrefillRate
 	}
-	return (l.prefillTokens - prev.prefillTokens) / (l.prefillBusy - prev.prefillBusy)
+	rate := (l.prefillTokens - prev.prefillTokens) / (l.prefillBusy - prev.prefillBusy)
+	if !(rate <= maxPrefillRate) { // NaN is no rate either
+		return prev.PrefillRate
+	}
+	return rate
 }
 
 // sumLoads is the load of a URL that is one replica.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -67,6 +68,9 @@ func TestPrefillRateFollowsFromTwoPolls(t *testing.T) {
 		"none in between":       {poll(1000, 0.5), 7},
 		"the engine starts new": {poll(10, 0.1), 7},
 		"not told":              {poll(-1, -1), 7},
+		"beyond all engines":    {poll(1e308, 0.6), 7},
+		"infinite":              {poll(math.Inf(1), 0.6), 7},
+		"not a number":          {poll(math.Inf(1), math.Inf(1)), 7},
 	} {
 		if got := prefillRate(before, tt.now); got != tt.want {
 			t.Errorf("%s: got %v tokens/s, want %v", name, got, tt.want)

@@ -133,7 +133,7 @@ func checkFacts(t *testing.T, c *client, kind Kind, want Facts) {
 	if err != nil {
 		t.Fatalf("discover: %v", err)
 	}
-	want.Kind, want.Boot = kind, got.Boot
+	want.Kind, want.Boot, want.owner = kind, got.Boot, kind
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("facts:\n got %+v\nwant %+v", *got, want)
 	}

@@ -238,22 +238,7 @@ func (s *server) discover(ctx context.Context, fresh bool) (*Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoverTimeout)
 	defer cancel()
 	c := s.client.Load()
-	a := s.adapter.Load()
-	if a == nil {
-		k := Kind(s.settings.Load().engine.Kind)
-		if k == "" {
-			var err error
-			if k, err = probeKind(ctx, c); err != nil {
-				return nil, err
-			}
-		}
-		made, err := newAdapter(k)
-		if err != nil {
-			return nil, err
-		}
-		a = &made
-	}
-	facts, err := (*a).discover(ctx, c)
+	a, facts, err := s.read(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -270,6 +255,30 @@ func (s *server) discover(ctx context.Context, fresh bool) (*Facts, error) {
 	return facts, nil
 }
 
+// read has the engine's facts read by the adapter of before. Where there is none
+// yet, or another kind of engine answers now, it makes one.
+func (s *server) read(ctx context.Context, c *client) (*adapter, *Facts, error) {
+	k := Kind(s.settings.Load().engine.Kind)
+	if a := s.adapter.Load(); a != nil {
+		facts, err := (*a).discover(ctx, c)
+		if !anotherKind(k, s.facts.Load(), facts, err) {
+			return a, facts, err
+		}
+	}
+	if k == "" {
+		var err error
+		if k, err = probeKind(ctx, c); err != nil {
+			return nil, nil, err
+		}
+	}
+	a, err := newAdapter(k)
+	if err != nil {
+		return nil, nil, err
+	}
+	facts, err := a.discover(ctx, c)
+	return &a, facts, err
+}
+
 // discoverTimeout bounds one reading of an engine's facts. SGLang asks all its
 // schedulers for them, between two forward passes.
 const discoverTimeout = 10 * time.Second
@@ -279,13 +288,16 @@ const discoverTimeout = 10 * time.Second
 func (s *server) adopt(facts *Facts, now time.Time) {
 	old := s.facts.Load()
 	restarted := old != nil && (old.Boot != "" && facts.Boot != "" && old.Boot != facts.Boot ||
-		facts.Boot == "" && s.refused)
+		facts.Boot == "" && s.refused || old.Kind != facts.Kind)
 	s.facts.Store(facts)
 	s.refresh, s.refused = false, false
 	if old != nil && !slices.Equal(old.Models, facts.Models) {
 		s.tell(ModelsChanged, "", now)
 	}
 	if restarted {
+		if old.Kind != facts.Kind {
+			s.fleet.log.Warn("another kind of engine answers there now", "replica", s.id, "was", old.Kind, "is", facts.Kind)
+		}
 		s.restarted(now)
 	}
 	if old == nil {

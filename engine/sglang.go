@@ -59,13 +59,18 @@ func (s *sglang) discover(ctx context.Context, c *client) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := boundRanks(info.DPSize); err != nil {
+		return nil, err
+	}
 	served, err := readModels(ctx, c)
 	if err != nil && !notThere(err) {
 		return nil, err
 	}
 	s.loadPath.Store(0) // another version may answer there now
 	s.probePath.Store(0)
-	return info.facts(modelInfos(served)), nil
+	f := info.facts(modelInfos(served))
+	f.owner = ownerKind(served)
+	return f, nil
 }
 
 func sglangInfo(ctx context.Context, c *client) (*serverInfo, error) {

@@ -49,10 +49,10 @@ type entry struct {
 	engine configs.Engine
 	index  int // of a launch: which of its children
 	tls    *tls.Config
-	watch  watcher  // nil: the targets never change
-	first  []target // those known from the start
+	watch  watcher // nil: the targets never change
 
-	servers []*server // guarded by the fleet's lock
+	want    []target  // what its source has last found; once begun, guarded by the fleet's lock
+	servers []*server // likewise
 	stop    context.CancelFunc
 	done    chan struct{} // closed when the watcher has returned
 }
@@ -98,6 +98,7 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 		}
 	}
 	f.mu.Unlock()
+	useNamed(cfg, used)
 	p := &plan{cfg: cfg, keep: make(map[*entry]*entry)}
 	var errs []error
 	seen := make(map[string]int)
@@ -113,7 +114,7 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 			}
 		}
 	}
-	if err := p.uniqueIDs(); err != nil {
+	if err := f.uniqueIDs(p); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -121,6 +122,22 @@ func (f *Fleet) plan(ctx context.Context, cfg *configs.Config) (*plan, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// useNamed notes the ids that the file itself gives, wherever in it, so that
+// pools without one are numbered around them.
+func useNamed(cfg *configs.Config, used map[string]bool) {
+	for _, m := range cfg.Models {
+		for _, eng := range m.Engines {
+			used[eng.ID] = true
+			if eng.URL == "" || eng.Resolve != "" {
+				continue
+			}
+			if t, err := staticTarget(eng); err == nil {
+				used[t.id] = true
+			}
+		}
+	}
 }
 
 // planEntries takes the entries of one engine of the file into the plan.
@@ -222,7 +239,7 @@ func (f *Fleet) prepare(ctx context.Context, e *entry, upstream string, used map
 	default:
 		var t target
 		if t, err = staticTarget(e.engine); err == nil {
-			e.first = []target{t}
+			e.want = []target{t}
 		}
 	}
 	return err
@@ -252,11 +269,22 @@ func cleanURL(raw string) (string, *url.URL, error) {
 	return u.String(), u, nil
 }
 
-// uniqueIDs checks the ids that are known before anything is looked up.
-func (p *plan) uniqueIDs() error {
+// uniqueIDs checks the ids that are known before anything is looked up. Of an
+// entry that stays they are those of its engines now: what its source found at
+// the start may be long gone.
+func (f *Fleet) uniqueIDs(p *plan) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	seen := make(map[string]string)
 	for _, e := range p.all {
-		for _, t := range e.first {
+		ts := e.want
+		if p.keep[e] != nil {
+			ts = nil
+			for _, s := range e.servers {
+				ts = append(ts, s.target)
+			}
+		}
+		for _, t := range ts {
 			if other, ok := seen[t.id]; ok {
 				return fmt.Errorf("two engines have the id %q (%s and %s): set engines[].id", t.id, other, t.url)
 			}
@@ -281,45 +309,27 @@ func (f *Fleet) commit(p *plan) error {
 			f.retire(e, now)
 		}
 	}
-	var errs []error
+	f.entries = slices.Clone(p.all) // known before any begins, and asks whether an id is taken
+	for _, e := range old {
+		if e.source == sourceAdmin {
+			f.entries = append(f.entries, e)
+		}
+	}
 	for _, e := range p.all {
-		f.entries = append(f.entries, e)
 		if fresh := p.keep[e]; fresh != nil {
 			e.engine, e.tls = fresh.engine, fresh.tls
 			continue
 		}
-		f.adoptAdmin(e, old)
 		f.begin(e, now)
 	}
-	for _, e := range old {
-		if e.source == sourceAdmin && len(e.servers) > 0 {
-			f.entries = append(f.entries, e)
-		}
-	}
-	errs = append(errs, f.reconfigure())
-	return errors.Join(errs...)
-}
-
-// adoptAdmin hands a server that was added by the admin API to an entry of
-// the file that now names it. The lock is held.
-func (f *Fleet) adoptAdmin(e *entry, old []*entry) {
-	for _, t := range e.first {
-		for _, o := range old {
-			i := slices.IndexFunc(o.servers, func(s *server) bool {
-				return o.source == sourceAdmin && s.target.url == t.url && s.model == e.model && s.id == t.id
-			})
-			if i >= 0 {
-				s := o.servers[i]
-				o.servers = slices.Delete(o.servers, i, i+1)
-				e.servers = append(e.servers, s)
-			}
-		}
-	}
+	f.fillAll(now)
+	f.entries = slices.DeleteFunc(f.entries, func(e *entry) bool { return e.source == sourceAdmin && len(e.servers) == 0 })
+	return f.reconfigure()
 }
 
 // begin starts a new entry: its first targets, and its watcher. The lock is held.
 func (f *Fleet) begin(e *entry, now time.Time) {
-	f.setTargets(e, e.first, now)
+	f.setTargets(e, e.want, now)
 	if e.watch == nil {
 		return
 	}
@@ -327,58 +337,19 @@ func (f *Fleet) begin(e *entry, now time.Time) {
 	e.stop, e.done = cancel, make(chan struct{})
 	f.wg.Go(func() {
 		defer close(e.done)
-		e.watch.run(ctx, func(ts []target) {
-			f.mu.Lock()
-			if ctx.Err() == nil {
-				f.setTargets(e, ts, time.Now())
-			}
-			f.mu.Unlock()
-			f.events.flush()
-		})
+		e.watch.run(ctx, func(ts []target) { f.found(ctx, e, ts) })
 	})
 }
 
-// setTargets makes an entry's servers what its source has found. The lock is held.
-func (f *Fleet) setTargets(e *entry, ts []target, now time.Time) {
-	var gone []*server
-	e.servers = slices.DeleteFunc(e.servers, func(s *server) bool {
-		stays := slices.ContainsFunc(ts, func(t target) bool { return t.id == s.id && t.url == s.target.url })
-		if !stays {
-			gone = append(gone, s)
-		}
-		return !stays
-	})
-	for _, t := range ts {
-		if slices.ContainsFunc(e.servers, func(s *server) bool { return s.id == t.id }) {
-			continue
-		}
-		if f.taken(t.id) {
-			f.log.Error("two engines have one id: the later is left out", "id", t.id, "url", t.url)
-			continue
-		}
-		s, err := f.newServer(e, t, f.settingsFor(e, t))
-		if err != nil {
-			f.log.Error("engine left out", "id", t.id, "url", t.url, "error", err)
-			continue
-		}
-		e.servers = append(e.servers, s)
-		s.start()
+// found takes other targets of a source, unless a reload has dropped it: it is
+// ended only when its requests have.
+func (f *Fleet) found(ctx context.Context, e *entry, ts []target) {
+	f.mu.Lock()
+	if ctx.Err() == nil && slices.Contains(f.entries, e) {
+		f.setTargets(e, ts, time.Now())
 	}
-	for _, s := range gone {
-		f.log.Info("engine removed", "replica", s.id, "url", s.target.url, "source", e.source)
-		s.remove(now)
-	}
-}
-
-func (f *Fleet) taken(id string) bool {
-	for _, e := range f.entries {
-		for _, s := range e.servers {
-			if s.id == id {
-				return true
-			}
-		}
-	}
-	return false
+	f.mu.Unlock()
+	f.events.flush()
 }
 
 // settingsFor are the settings of one target. The lock is held.

@@ -107,15 +107,21 @@ func TestBadFilesOfTargetsAreOneClearLine(t *testing.T) {
 		`[{"targets":["h:1"],"labels":{"max_running":"many"}}]`:   `label max_running "many", expected a number`,
 		`[{"targets":["h:1","h:2"],"labels":{"id":"x"}}]`:         "label id on a group of 2 targets",
 		`[{"targets":["h:1"],"labels":{"dp_ranks":"sometimes"}}]`: `label dp_ranks "sometimes", expected auto or off`,
+		`[{"targets":["h:1"],"labels":{"roles":"chat, scorng"}}]`: `label roles "chat, scorng", expected chat, scoring or both`,
+		`[{"targets":["h:1"],"labels":{"roles":"chat,"}}]`:        `label roles "chat,", expected chat, scoring or both`,
 	} {
 		_, err := parseTargets([]byte(text), "")
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", text, err, want)
 		}
 	}
+	ts, err := parseTargets([]byte(`[{"targets":["h:1"],"labels":{"roles":" chat , scoring"}}]`), "")
+	if err != nil || !slices.Equal(ts[0].roles, []string{"chat", "scoring"}) {
+		t.Errorf("roles with spaces around: got %+v, %v; want chat and scoring", ts, err)
+	}
 	f := NewFleet(Options{})
 	defer f.Close()
-	err := f.Apply(t.Context(), quick(served("m", configs.Engine{File: "/nowhere/targets.json"})))
+	err = f.Apply(t.Context(), quick(served("m", configs.Engine{File: "/nowhere/targets.json"})))
 	if err == nil || !strings.Contains(err.Error(), "model m: engines[0]: file:") {
 		t.Errorf("a file that is not there: got %v, want it named", err)
 	}

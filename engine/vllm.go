@@ -25,7 +25,7 @@ func (v *vllm) discover(ctx context.Context, c *client) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Facts{Kind: KindVLLM, Tongue: KindVLLM, Models: modelInfos(served)}
+	f := &Facts{Kind: KindVLLM, Tongue: KindVLLM, Models: modelInfos(served), owner: ownerKind(served)}
 	if body, err := c.get(ctx, "/version"); err == nil {
 		var answer struct {
 			Version string `json:"version"`
@@ -64,6 +64,9 @@ func parseVLLMRanks(body []byte) ([]RankFacts, string, error) {
 	}
 	if len(running) == 0 { // nothing was ever registered, or it is another's metrics
 		running = map[int]float64{0: 0}
+	}
+	if err := boundRanks(len(running)); err != nil {
+		return nil, "", err
 	}
 	ranks := make([]RankFacts, 0, len(running))
 	for rank := range running {
@@ -138,6 +141,9 @@ func parseVLLMLoad(body []byte) ([]rankLoad, error) {
 	running := fs.perRank("vllm:num_requests_running", "engine")
 	if len(running) == 0 {
 		return nil, errNoLoad
+	}
+	if err := boundRanks(len(running)); err != nil {
+		return nil, err
 	}
 	waiting := fs.perRank("vllm:num_requests_waiting", "engine")
 	usage := fs.perRank("vllm:kv_cache_usage_perc", "engine")
