@@ -3,10 +3,11 @@ package router
 // prefix is the default: the replica where this request costs everybody the
 // least time to first token.
 //
-//	cost(i) = ( Q(i) + (1 + w(i) + mean w + 0.02 · d(i) + 0.5 · d(i) / mean d) · (u(i) + c) ) / r(i)
+//	cost(i) = ( Q(i) + (1.25 + w(i) + mean w + 0.02 · d(i) + 0.5 · d(i) / mean d) · (u(i) + c) ) / r(i)
 //
 // The first term is the request's own wait. Its own work u, and the step that
-// it takes however small it is (c), is paid once by itself, once by each request
+// it takes however small it is (c), is paid once by itself, a quarter more since it
+// takes cache and time from what nobody has sent yet, once by each request
 // that waits behind it (those waiting now are the estimate of that), a little by
 // each running stream, which it stalls, and more where more than the usual
 // number of streams run: what is put there now comes back there with its next
@@ -14,6 +15,11 @@ package router
 //
 // It may be cheaper to wait than to take any of them: see wait.go.
 type prefix struct{}
+
+// ownWork is the weight of a request's own work against its wait. At 1 nothing
+// but its own first token counts; on real agent sessions over four engines 1.25
+// has a third fewer tokens computed twice, and in the replays about the same waits.
+const ownWork = 1.25
 
 func (prefix) Pick(c *Choice) int {
 	for i := range c.Candidates {
@@ -38,7 +44,7 @@ func (prefix) Pick(c *Choice) int {
 // price sets a candidate's cost.
 func (c *Choice) price(k *Candidate) {
 	streams := float64(k.Streams)
-	payers := 1 + float64(k.Waiting) + c.MeanWaiting + c.o.StreamWeight*streams + c.o.BalanceWeight*streams/max(1, c.MeanStreams)
+	payers := ownWork + float64(k.Waiting) + c.MeanWaiting + c.o.StreamWeight*streams + c.o.BalanceWeight*streams/max(1, c.MeanStreams)
 	step := c.o.StepTime.Seconds() * k.Rate
 	tokens := float64(k.Queued) + payers*(float64(k.Uncached)+step)
 	switch {
