@@ -387,8 +387,8 @@ func (o *Order) crowd(key string, weight float64, n int) *Item {
 	var last *Item
 	for _, s := range o.active {
 		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {
-			for i := len(s.waiting) - 1; i >= 0; i-- {
-				if it := s.waiting[i]; it.owner == nil || it.owner.Began.IsZero() { // who is tried again keeps its place
+			for _, it := range slices.Backward(s.waiting) {
+				if it.owner == nil || it.owner.Began.IsZero() { // who is tried again keeps its place
 					most, last = n, it
 					break
 				}
