@@ -18,7 +18,7 @@ type prefix struct{}
 
 // ownWork is the weight of a request's own work against its wait. At 1 nothing
 // but its own first token counts; on real agent sessions over four engines 1.25
-// has a third fewer tokens computed twice, and in the replays about the same waits.
+// has a quarter fewer tokens computed twice, and in the replays about the same waits.
 const ownWork = 1.25
 
 func (prefix) Pick(c *Choice) int {
