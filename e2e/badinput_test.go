@@ -80,15 +80,15 @@ func deref(s *string) string {
 	return *s
 }
 
-// raw writes bytes to the gateway and reads the status line, the headers and
-// what follows of its answer, within 10 s.
-func raw(t *testing.T, gateway *harness.Process, request string) string {
+// rawResponse writes bytes that a client library would not send, and reads the
+// answer's head. What follows of it must come within 10 s of the beginning.
+func rawResponse(t *testing.T, base, request string) *http.Response {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(gateway.URL, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() })
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +99,13 @@ func raw(t *testing.T, gateway *harness.Process, request string) string {
 	if err != nil {
 		t.Fatalf("after %.100q: %v", request, err)
 	}
+	return resp
+}
+
+// raw is the status and the beginning of the body of an answer to such bytes.
+func raw(t *testing.T, gateway *harness.Process, request string) string {
+	t.Helper()
+	resp := rawResponse(t, gateway.URL, request)
 	defer resp.Body.Close()
 	body := make([]byte, 4096)
 	n, _ := resp.Body.Read(body)

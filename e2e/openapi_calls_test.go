@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -331,24 +329,10 @@ func cutOff(t *testing.T, url, body string, headers ...string) answer {
 	return answer{resp.StatusCode, resp.Header, all}
 }
 
-// rawAnswer is the answer to bytes that a client library would not send.
+// rawAnswer is the whole answer to bytes that a client library would not send.
 func rawAnswer(t *testing.T, base, request string) answer {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte(request)); err != nil {
-		t.Logf("write: %v (the answer may have come first)", err)
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatalf("after %.100q: %v", request, err)
-	}
+	resp := rawResponse(t, base, request)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {

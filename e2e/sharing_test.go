@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -34,19 +31,8 @@ func (d dialogue) requests(t *testing.T) (bodies []string) {
 }
 
 func dialogues(t *testing.T, n int) (all []dialogue) {
-	f, err := os.Open(harness.Shared(t, "traces/tau_airline_sessions.jsonl.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 16<<20)
-	for len(all) < n && lines.Scan() {
-		all = append(all, decode[dialogue](t, lines.Bytes()))
+	for _, line := range harness.Sessions(t, "traces/tau_airline_sessions.jsonl.gz", n) {
+		all = append(all, decode[dialogue](t, line))
 	}
 	return all
 }

@@ -1,13 +1,10 @@
 package engines
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
 	"hash/fnv"
 	"net/http"
-	"os"
 	"testing"
 
 	"penstock/e2e/harness"
@@ -29,23 +26,12 @@ type conversation []json.RawMessage
 // conversations reads the first n sessions of a trace, which have turns or messages.
 func conversations(t *testing.T, file string, n int) (all []conversation) {
 	t.Helper()
-	f, err := os.Open(harness.Shared(t, file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 16<<20)
-	for len(all) < n && lines.Scan() {
+	for _, line := range harness.Sessions(t, file, n) {
 		var row struct {
 			Turns    []struct{ User, Assistant string }
 			Messages []json.RawMessage
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+		if err := json.Unmarshal(line, &row); err != nil {
 			t.Fatal(err)
 		}
 		talk := conversation(row.Messages)
@@ -53,9 +39,6 @@ func conversations(t *testing.T, file string, n int) (all []conversation) {
 			talk = append(talk, message(t, "user", turn.User), message(t, "assistant", turn.Assistant))
 		}
 		all = append(all, talk)
-	}
-	if len(all) < n || lines.Err() != nil {
-		t.Fatalf("%s: %d sessions (%v), want %d", file, len(all), lines.Err(), n)
 	}
 	return all
 }
