@@ -11,7 +11,16 @@ import (
 )
 
 func TestNoRequestIsRefusedWhileAReloadReplacesAllEngines(t *testing.T) {
-	const file = "models: [{name: m, engines: [{local: {replicas: $1}}]}]"
+	for model, file := range map[string]string{
+		"m":              "models: [{name: m, engines: [{local: {replicas: $1}}]}]",
+		"penstock-local": "models: [{engines: [{local: {replicas: $1}}]}]", // what the engines serve is known once they answer
+	} {
+		t.Run(model, func(t *testing.T) { replaceAll(t, model, file) })
+	}
+}
+
+// replaceAll reloads a file with ever other engines while the model is asked.
+func replaceAll(t *testing.T, model, file string) {
 	g := startGateway(t, file, "1")
 	ctx, stop := context.WithCancel(t.Context())
 	bad := make(chan string, 4)
@@ -19,7 +28,7 @@ func TestNoRequestIsRefusedWhileAReloadReplacesAllEngines(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			resp, err := http.Post(g.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
+			resp, err := http.Post(g.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"`+model+`","prompt":"x","max_tokens":1}`))
 			if err != nil {
 				bad <- err.Error()
 				return
