@@ -145,9 +145,6 @@ func (r *request) describe() {
 		Lane: r.lane, Session: session, Only: r.only(), Explain: r.target.pool.explains(),
 	}
 	r.ticket = r.newTicket()
-	if r.leg != nil && r.leg.part.From > 0 { // the parts of one request take one place
-		r.ticket.Began = r.start
-	}
 }
 
 // key is the prompt's; scoring requests stay out of the prefix index.
@@ -191,7 +188,7 @@ func (r *request) newTicket() *limits.Ticket {
 	return &limits.Ticket{
 		Item: limits.Item{
 			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output, Lane: r.queueLane(),
-			Work: r.work,
+			Work: r.work, Part: r.leg != nil && r.leg.follows != nil,
 		},
 		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
 		Asked: r.clientWait, NoQueue: r.noQueue,

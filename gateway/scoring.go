@@ -22,8 +22,11 @@ import (
 )
 
 // leg is what makes a request one part of a scoring request: it has a ticket,
-// a lease and attempts of its own, and hands its answer to the whole.
+// a lease and attempts of its own, and hands its answer to the whole. The first
+// part waits for room on behalf of all; only then the others ask for theirs.
 type leg struct {
+	chosen   chan struct{} // of the first: closed when it has room, or failed
+	follows  chan struct{} // of the others: the first's
 	whole    *request
 	job      *scoring.Job
 	part     scoring.Part
@@ -87,13 +90,17 @@ func (r *request) split(job *scoring.Job) []*request {
 	legs := make([]*request, len(parts))
 	for i, p := range parts {
 		legs[i] = r.newLeg(job, p)
+		if i > 0 {
+			legs[i].leg.follows = legs[0].leg.chosen
+			legs[i].noQueue = false // the request does not wait to begin: it is the gateway that made parts of it
+		}
 	}
 	return legs
 }
 
 // newLeg makes one part a request of its own.
 func (r *request) newLeg(job *scoring.Job, p scoring.Part) *request {
-	l := &leg{whole: r, job: job, part: p}
+	l := &leg{whole: r, job: job, part: p, chosen: make(chan struct{})}
 	q := &request{
 		s: r.s, ctx: r.ctx, snap: r.snap, route: r.route, id: r.id, start: r.start, leg: l, response: &l.response,
 		client: r.client, target: r.target, asked: r.asked, steers: r.steers, lane: r.lane,
@@ -140,11 +147,16 @@ func (s *Server) runLegs(r *request, legs []*request) (failed error) {
 
 // runLeg is choose and relayAttempt for one part.
 func (s *Server) runLeg(q *request) (err error) {
+	decided := sync.OnceFunc(func() { close(q.leg.chosen) })
 	defer func() {
 		if v := recover(); v != nil {
 			err = s.legPanicked(q, v)
 		}
+		decided()
 	}()
+	if q.leg.follows != nil {
+		<-q.leg.follows
+	}
 	stop := context.AfterFunc(q.wait, func() {
 		if c := q.calling.Load(); c != nil {
 			c.Cancel(relay.ErrClientGone)
@@ -152,7 +164,9 @@ func (s *Server) runLeg(q *request) (err error) {
 	})
 	defer stop()
 	for again := true; err == nil && again; {
-		if err = s.choose(q); err == nil {
+		err = s.choose(q)
+		decided()
+		if err == nil {
 			again, err = s.relayAttempt(q)
 		}
 	}

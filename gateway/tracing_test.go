@@ -73,19 +73,21 @@ func (rc *receiver) take(r *http.Request) error {
 // of waits for the spans of the trace whose root is the request of that id.
 func (rc *receiver) of(t *testing.T, g *harness, requestID string, n int) (root *otlp.Span, children []*otlp.Span) {
 	t.Helper()
-	if err := g.tracer.provider.ForceFlush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "a span of request "+requestID, func() bool { // it ends after the client has its answer
+		if err := g.tracer.provider.ForceFlush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		rc.mu.Lock()
+		defer rc.mu.Unlock()
+		for _, s := range rc.spans {
+			if attr(s, "penstock.request_id") == requestID {
+				root = s
+			}
+		}
+		return root != nil
+	})
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	for _, s := range rc.spans {
-		if attr(s, "penstock.request_id") == requestID {
-			root = s
-		}
-	}
-	if root == nil {
-		t.Fatalf("no span of request %s among %d", requestID, len(rc.spans))
-	}
 	for _, s := range rc.spans {
 		if bytes.Equal(s.ParentSpanId, root.SpanId) {
 			children = append(children, s)

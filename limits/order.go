@@ -25,6 +25,9 @@ type Item struct {
 	// scoring and chat: room kept for the head of one lane does not hold up the
 	// others. Below maxLanes.
 	Lane uint8
+	// Part says that it belongs to a request that has begun: it waits, but takes
+	// no place of its key's or the model's.
+	Part bool
 	// Ready tells whether the request has its concurrency slots. It takes them
 	// if it can, and must be quick. nil: always.
 	Ready func() bool
@@ -61,6 +64,7 @@ type share struct {
 	pending  float64 // virtual tokens charged to what runs
 	running  int
 	waiting  []*Item   // by price
+	parts    int       // of these, that take no place
 	looked   time.Time // when their work was last asked
 	turn     int       // where the rest of them is asked next
 	output   float64   // moving mean of output tokens; 0: unknown
@@ -92,6 +96,7 @@ type Order struct {
 	shares  map[string]*share
 	active  []*share // those with requests waiting
 	waiting int
+	parts   int           // of these, that take no place
 	lanes   [maxLanes]int // waiting in each
 	floor   float64       // the settled counter of the newest key served with no other waiting
 }
@@ -110,12 +115,27 @@ const (
 // Len is how many wait.
 func (o *Order) Len() int { return o.waiting }
 
-// KeyLen is how many of the key's wait.
-func (o *Order) KeyLen(key string) int {
+// Places is how many wait that take a place.
+func (o *Order) Places() int { return o.waiting - o.parts }
+
+// KeyPlaces is how many of these are the key's.
+func (o *Order) KeyPlaces(key string) int {
 	if s := o.shares[key]; s != nil {
-		return len(s.waiting)
+		return s.places()
 	}
 	return 0
+}
+
+func (s *share) places() int { return len(s.waiting) - s.parts }
+
+// count counts one more waiting item, or one less.
+func (o *Order) count(it *Item, by int) {
+	o.waiting += by
+	o.lanes[it.Lane%maxLanes] += by
+	if it.Part {
+		o.parts += by
+		it.share.parts += by
+	}
 }
 
 // Push adds an item that waits since the given time.
@@ -142,8 +162,7 @@ func (o *Order) Push(now, since time.Time, it *Item) {
 		return cmp.Or(cmp.Compare(a.price, b.price), -1) // after its equals
 	})
 	s.waiting = slices.Insert(s.waiting, i, it)
-	o.waiting++
-	o.lanes[it.Lane%maxLanes]++
+	o.count(it, 1)
 }
 
 func (o *Order) share(key string) *share {
@@ -192,8 +211,7 @@ func (o *Order) Remove(it *Item) bool {
 	i := slices.Index(s.waiting, it)
 	s.waiting = slices.Delete(s.waiting, i, i+1)
 	it.state = itemDone
-	o.waiting--
-	o.lanes[it.Lane%maxLanes]--
+	o.count(it, -1)
 	if len(s.waiting) == 0 {
 		i = slices.Index(o.active, s)
 		o.active = slices.Delete(o.active, i, i+1)
@@ -386,9 +404,9 @@ func (o *Order) crowd(key string, weight float64, n int) *Item {
 	most := float64(n) / weight
 	var last *Item
 	for _, s := range o.active {
-		if n := float64(len(s.waiting)) / s.weight; n > most && s.key != key {
+		if n := float64(s.places()) / s.weight; n > most && s.key != key {
 			for _, it := range slices.Backward(s.waiting) {
-				if it.owner == nil || it.owner.Began.IsZero() { // who is tried again keeps its place
+				if !it.Part && (it.owner == nil || it.owner.Began.IsZero()) { // who is tried again keeps its place
 					most, last = n, it
 					break
 				}

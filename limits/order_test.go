@@ -92,7 +92,7 @@ func saturate(weights []float64, seed uint64) []float64 {
 		for i, w := range weights {
 			key := fmt.Sprint("key", i)
 			names[key] = i
-			for e.order.KeyLen(key) < 5+3*i {
+			for e.order.KeyPlaces(key) < 5+3*i {
 				r := &simRequest{in: 100 + rnd.IntN(1000*(1+i%4)), out: 1 + rnd.IntN(100*(1+i%5))}
 				r.Item = Item{Key: key, Weight: w, Input: r.in, Output: 1024}
 				requests[&r.Item] = r
@@ -154,7 +154,7 @@ func TestPoliteKeyIsAlwaysNext(t *testing.T) {
 	}
 	inOrder := true
 	e.run(e.now.Add(20*time.Minute), func(requests map[*Item]*simRequest) {
-		for e.order.KeyLen("flood") < 200 {
+		for e.order.KeyPlaces("flood") < 200 {
 			r := &simRequest{in: 500 + rnd.IntN(4000), out: 50 + rnd.IntN(500)}
 			r.Item = Item{Key: "flood", Input: r.in, Output: 1024}
 			requests[&r.Item] = r
@@ -167,7 +167,7 @@ func TestPoliteKeyIsAlwaysNext(t *testing.T) {
 			e.order.Push(e.now, e.now, &r.Item)
 			next = next.Add(time.Second)
 		}
-		if e.order.KeyLen("polite") > 0 {
+		if e.order.KeyPlaces("polite") > 0 {
 			c := e.order.Candidates(e.now, nil, 1, 1)
 			inOrder = inOrder && c[0].Key == "polite"
 		}

@@ -153,8 +153,9 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 	if q.order.Len() == 0 {
 		q.short = [maxLanes]bool{} // who lacked room is gone
 	}
-	late := t.NoQueue || q.bounds.MaxLength == 0 && t.Began.IsZero()
-	if !late && t.Began.IsZero() && q.over(t, 1) {
+	placed := t.Part || !t.Began.IsZero()
+	late := t.NoQueue || q.bounds.MaxLength == 0 && !placed
+	if !late && !placed && q.over(t, 1) {
 		// A burst comes faster than it is dispatched: while nobody lacks room, a
 		// place in the queue is nothing that a request needs yet.
 		if late = q.busy && !q.short[t.Lane%maxLanes]; !late {
@@ -179,21 +180,21 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 // over says that with so many more of the ticket's key too many wait.
 func (q *Queue) over(t *Ticket, more int) bool {
 	bound := t.Bounds.MaxLength
-	return bound > 0 && q.order.KeyLen(t.Key)+more > bound || q.order.Len()+more > q.bounds.MaxLength
+	return bound > 0 && q.order.KeyPlaces(t.Key)+more > bound || q.order.Places()+more > q.bounds.MaxLength
 }
 
 // place finds a place for so many more of the ticket's key where too many wait.
 // The key that has most waiting for its weight gives way: its last request is refused.
 func (q *Queue) place(t *Ticket, more int) *Refusal {
-	n := q.order.KeyLen(t.Key) + more - 1
+	n := q.order.KeyPlaces(t.Key) + more - 1
 	if bound := t.Bounds.MaxLength; bound > 0 && n >= bound {
 		return q.full(t, ScopeKey, bound, n)
 	}
 	out := q.order.crowd(t.Key, t.Weight, n+1)
 	if out == nil || out.owner.binding {
-		return q.full(t, ScopeModel, q.bounds.MaxLength, q.order.Len())
+		return q.full(t, ScopeModel, q.bounds.MaxLength, q.order.Places())
 	}
-	f := q.full(out.owner, ScopeModel, q.bounds.MaxLength, q.order.Len())
+	f := q.full(out.owner, ScopeModel, q.bounds.MaxLength, q.order.Places())
 	q.order.Remove(out)
 	q.resolve(out.owner, f)
 	return nil

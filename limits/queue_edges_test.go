@@ -230,3 +230,43 @@ func TestEstimateLearnsNothingFromWhatIsNotText(t *testing.T) {
 		t.Errorf("4000 bytes are estimated at %d tokens, want 1000 as at first", got)
 	}
 }
+
+func TestPartsTakeNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue(configs.Queue{MaxLength: 3})
+		ticket := func(key string, part bool) error {
+			err := q.Acquire(t.Context(), &Ticket{
+				Item: Item{Key: key, Input: 10, Part: part}, Bounds: configs.Queue{MaxLength: 1}, TryBind: noRoom, Asked: time.Minute,
+			})
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err
+		}
+		failed := make(chan error, 32)
+		for range 10 {
+			go func() { failed <- ticket("a", true) }()
+		}
+		synctest.Wait()
+		go func() { failed <- ticket("a", false) }()
+		synctest.Wait()
+		select {
+		case err := <-failed:
+			t.Errorf("one request of its key beside ten parts: got %v, want that it waits", err)
+		default:
+		}
+		if f, ok := errors.AsType[*Refusal](ticket("a", false)); !ok || f.Kind != KindQueueFull || f.Used != 1 {
+			t.Errorf("a second one: got %+v, want queue_full at 1 of 1", f)
+		}
+		for _, key := range []string{"b", "c"} {
+			go func() { failed <- ticket(key, false) }()
+		}
+		synctest.Wait()
+		if n := q.Len(); n != 13 {
+			t.Errorf("%d wait, want 10 parts and 3 requests", n)
+		}
+		if f, ok := errors.AsType[*Refusal](ticket("d", false)); !ok || f.Kind != KindQueueFull || f.Used != 3 {
+			t.Errorf("a fourth: got %+v, want queue_full at 3 of 3", f)
+		}
+	})
+}
