@@ -154,7 +154,7 @@ func (k *Candidate) look(hashes []uint64, guess int) {
 func (p *Pool) candidates(c *Choice) {
 	q := c.Request
 	c.o, c.Rand = &p.o, p.rnd
-	usable, waiting, streams := 0, p.held, 0
+	usable, waiting, streams, usual := 0, p.held, 0, 0.0
 	for i := range c.all {
 		k := &c.all[i]
 		r := k.Replica
@@ -166,6 +166,7 @@ func (p *Pool) candidates(c *Choice) {
 		usable++
 		waiting += k.Waiting - k.followers
 		streams += k.Streams
+		usual += k.Usual
 		if p.o.Eager || p.room(c.Now, q, k) {
 			c.Candidates = append(c.Candidates, *k)
 		} else if q.MayWait {
@@ -175,6 +176,7 @@ func (p *Pool) candidates(c *Choice) {
 	}
 	c.MeanWaiting = float64(max(0, waiting)) / float64(max(1, usable))
 	c.MeanStreams = float64(streams) / float64(max(1, usable))
+	c.MeanUsual = usual / float64(max(1, usable))
 }
 
 // figures reads what the pool knows of a replica into its candidate.
@@ -190,6 +192,7 @@ func (p *Pool) figures(c *Choice, k *Candidate) {
 	k.Waiting = r.waiting + others.waiting
 	k.Streams = r.streams + others.streams
 	k.InFlight = r.inFlight + others.inFlight
+	k.Usual = r.usual.look(c.Now, float64(k.InFlight), usualSpan)
 	k.otherKV = others.kv
 	k.Input, k.KVTokens, k.followers = r.input, r.capacity.KVTokens, r.followers
 	k.Uncached = q.uncached(k.Matched, p.o.BlockTokens)

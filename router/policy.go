@@ -41,7 +41,9 @@ type Choice struct {
 	MeanWaiting float64
 	// MeanStreams is how many streams run on a replica in the mean.
 	MeanStreams float64
-	Rand        *rand.Rand
+	// MeanUsual is the mean of the candidates' Usual, of the full ones too.
+	MeanUsual float64
+	Rand      *rand.Rand
 
 	o   *Options
 	all []Candidate // every replica, in the order of the list
@@ -60,6 +62,7 @@ type Candidate struct {
 	Reserved int     // the same without what must have been computed by now
 	Waiting  int     // requests behind Queued
 	Streams  int     // requests past their first token
+	Usual    float64 // requests bound in the mean of late (usualSpan)
 	Input    int     // prompt tokens of the requests in flight
 	KVTokens int     // the replica's KV capacity; 0: unknown
 	Rate     float64 // prefill tokens per second

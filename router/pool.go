@@ -38,7 +38,8 @@ type Options struct {
 	IndexFactor float64
 	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02; below 0: nothing.
 	StreamWeight float64
-	// BalanceWeight is what twice the usual number of streams adds to it. Default 0.5; below 0: nothing.
+	// BalanceWeight is what the usual number of streams, and half the usual number
+	// of requests of late, add to it. Default 0.5; below 0: nothing.
 	BalanceWeight float64
 	// StepTime is what a prefill takes however short it is. Default 16 ms; below 0: nothing.
 	StepTime time.Duration
@@ -152,6 +153,7 @@ type Replica struct {
 	started    time.Time // when the first of them began, as far as seen
 	round      uint64    // counts prefills
 	followers  int       // requests that wait for a prefix computed here
+	usual      level     // requests in flight, over usualSpan
 	ends       ratio     // seconds between the ends of requests
 	lastEnd    time.Time
 	rate       rate    // prefill tokens per second, learned

@@ -1,17 +1,19 @@
 package router
 
+import "time"
+
 // prefix is the default: the replica where this request costs everybody the
 // least time to first token.
 //
-//	cost(i) = ( Q(i) + (1.25 + w(i) + mean w + 0.02 · d(i) + 0.5 · d(i) / mean d) · (u(i) + c) ) / r(i)
+//	cost(i) = ( Q(i) + (1.25 + w(i) + mean w + 0.02 · d(i) + 0.5 · (d(i) / mean d + 2 · b(i) / mean b)) · (u(i) + c) ) / r(i)
 //
 // The first term is the request's own wait. Its own work u, and the step that
 // it takes however small it is (c), is paid once by itself, a quarter more since it
 // takes cache and time from what nobody has sent yet, once by each request
 // that waits behind it (those waiting now are the estimate of that), a little by
-// each running stream, which it stalls, and more where more than the usual
-// number of streams run: what is put there now comes back there with its next
-// turns.
+// each running stream, which it stalls, and more where more than the mean
+// number of streams run, or of requests have run of late (b): what is put there
+// now comes back there with its next turns, and what was put there before does.
 //
 // It may be cheaper to wait than to take any of them: see wait.go.
 type prefix struct{}
@@ -41,10 +43,24 @@ func (prefix) Pick(c *Choice) int {
 	return best
 }
 
+const (
+	// usualSpan is what "of late" means: some turns of a conversation.
+	usualSpan = 15 * time.Second
+	// usualWeight is what more requests of late than elsewhere count beside more
+	// streams now. Of those who talk there, many are thinking at any moment: the
+	// longer look sees them, and a conversation is seldom moved again.
+	usualWeight = 2
+)
+
+// imbalance is how much busier than the mean a candidate is, now and of late.
+func (c *Choice) imbalance(k *Candidate) float64 {
+	return float64(k.Streams)/max(1, c.MeanStreams) + usualWeight*k.Usual/max(1, c.MeanUsual)
+}
+
 // price sets a candidate's cost.
 func (c *Choice) price(k *Candidate) {
 	streams := float64(k.Streams)
-	payers := ownWork + float64(k.Waiting) + c.MeanWaiting + c.o.StreamWeight*streams + c.o.BalanceWeight*streams/max(1, c.MeanStreams)
+	payers := ownWork + float64(k.Waiting) + c.MeanWaiting + c.o.StreamWeight*streams + c.o.BalanceWeight*c.imbalance(k)
 	step := c.o.StepTime.Seconds() * k.Rate
 	tokens := float64(k.Queued) + payers*(float64(k.Uncached)+step)
 	switch {

@@ -106,6 +106,23 @@ func (r *ratio) add(num, den float64) {
 
 func (r *ratio) value() float64 { return r.num / r.den }
 
+// level is a moving mean over time of something looked at now and then.
+type level struct {
+	value float64
+	at    time.Time // when it was looked at last; zero: never
+}
+
+// look takes what is seen now, which counts for as long as nobody looked, and
+// returns the mean over about the span.
+func (l *level) look(now time.Time, seen float64, span time.Duration) float64 {
+	if !l.at.IsZero() {
+		since := max(0, now.Sub(l.at))
+		l.value += (seen - l.value) * float64(since) / float64(since+span)
+	}
+	l.at = now
+	return l.value
+}
+
 // PrefillRate is the fleet's rate in tokens per second.
 func (p *Pool) PrefillRate() float64 {
 	p.mu.Lock()
