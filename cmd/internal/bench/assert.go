@@ -20,7 +20,7 @@ type assertion struct {
 }
 
 func parseAssert(s string) (assertion, error) {
-	form := regexp.MustCompile(`^(?:([^/:]+)/)?(?:([^/:]+):)?([a-z0-9_]+)\s*(<=|>=|==|!=|<|>)\s*([-+0-9.eE]+)$`)
+	form := regexp.MustCompile(`^(?:([^/]+)/)?(?:([^/:]+):)?([a-z0-9_]+)\s*(<=|>=|==|!=|<|>)\s*([-+0-9.eE]+)$`)
 	m := form.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
 		return assertion{}, fmt.Errorf("--assert %q: want [ENDPOINT/][PHASE:]NAME, one of < <= > >= == !=, and a number, as in 'ttft_p99_ms<500'", s)
