@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -100,6 +101,13 @@ func (c *Config) Warnings() []string {
 	for _, f := range c.files() {
 		if _, err := os.Stat(*f.path); err != nil {
 			w = append(w, fmt.Sprintf("%s: %v", f.key, err))
+		}
+	}
+	for i := range c.Models {
+		for j := range c.Models[i].Engines {
+			if e := &c.Models[i].Engines[j]; e.TLS != (EngineTLS{}) && strings.HasPrefix(strings.ToLower(e.URL), "http://") {
+				w = append(w, fmt.Sprintf("models[%d].engines[%d].tls: not used, since the URL is of http; write https://", i, j))
+			}
 		}
 	}
 	for i := range c.Keys {

@@ -50,12 +50,16 @@ func TestCheckReportsAllMistakesEachOnItsLineAndExitsOne(t *testing.T) {
 }
 
 func TestCheckWarnsOfWhatIsSeldomMeant(t *testing.T) {
-	path := writeConfig(t, "listen: :8080\ntls: {cert: none.pem, key: none.pem}\nlog: {format: json}\n")
+	path := writeConfig(t, "listen: :8080\ntls: {cert: none.pem, key: none.pem}\nlog: {format: json}\n"+
+		"models: [{name: m, engines: [{url: 'http://127.0.0.1:1', tls: {server_name: e}}, {url: 'https://127.0.0.1:2', tls: {server_name: e}}]}]\n")
 	got := invoke(t, nil, "", "check", "--config", path)
-	for _, want := range []string{`"level":"WARN"`, "without keys from anybody", "none.pem: no such file"} {
+	for _, want := range []string{`"level":"WARN"`, "without keys from anybody", "none.pem: no such file", "models[0].engines[0].tls: not used"} {
 		if got.code != exitOK || !strings.Contains(got.stderr, want) {
 			t.Errorf("check: got code %d, stderr %q; want 0 and a warning with %q", got.code, got.stderr, want)
 		}
+	}
+	if strings.Contains(got.stderr, "engines[1].tls") {
+		t.Errorf("check: warned of TLS to an https URL: %s", got.stderr)
 	}
 }
 

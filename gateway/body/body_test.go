@@ -346,6 +346,32 @@ func TestAFormsModelIsReadAndReplaced(t *testing.T) {
 	}
 }
 
+func TestAFormsNamesAreReadAsEnginesReadThem(t *testing.T) {
+	part := func(headers, value string) string { return "--xyz\r\n" + headers + "\r\n\r\n" + value + "\r\n" }
+	for _, headers := range []string{
+		`Content-Disposition: form-data; name=model`, // as .NET writes it
+		`content-disposition:form-data;NAME="model"`,
+		"X-Note: filename=a.wav\r\nContent-Disposition: form-data; name=\"model\"",
+		"Content-Type: text/plain; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"",
+	} {
+		text := part(headers, "m") + part(`Content-Disposition: form-data; name=file; filename=my talk.wav`, "RIFF") + "--xyz--\r\n"
+		if v := mustParse(t, Audio, text); string(v.Model) != "m" || v.Media != 1 {
+			t.Errorf("%s: got model %q, media %d, want m, 1", headers, v.Model, v.Media)
+		}
+		twice := part(`Content-Disposition: form-data; name="model"`, "allowed") + text
+		if err := Parse(Audio, []byte(twice), new(View)); err == nil {
+			t.Errorf("%s: a second model was let by", headers)
+		}
+		steering := part(strings.Replace(headers, "model", "priority", 1), "1") + "--xyz--\r\n"
+		if v := mustParse(t, Audio, steering); v.EngineField() != "priority" {
+			t.Errorf("%s: what steers the engine was let by", headers)
+		}
+	}
+	if err := Parse(Audio, []byte(part("Content-Type: text/plain", "m")+"--xyz--\r\n"), new(View)); err == nil {
+		t.Error("a part without a name was let by")
+	}
+}
+
 func TestSegmentsReadAsTheyAre(t *testing.T) {
 	var r Reader
 	segs := Segments{[]byte("ab"), []byte("cde"), nil, []byte("f")}

@@ -2,6 +2,7 @@ package body
 
 import (
 	"bytes"
+	"mime"
 )
 
 // form reads a multipart/form-data body (audio transcriptions): its model and stream fields, each file a
@@ -39,13 +40,15 @@ func (v *View) form() *Error {
 
 // formField reads one part with these headers and the value b[val:end].
 func (v *View) formField(headers []byte, val, end int) *Error {
-	if bytes.Contains(headers, []byte(`filename=`)) {
+	name, file := disposition(headers)
+	switch {
+	case file:
 		v.Media++
 		return nil
+	case len(name) == 0:
+		return invalid("", "The request body is not multipart form data: a part has no name.")
 	}
 	value := v.Body[val:end]
-	_, name, _ := bytes.Cut(headers, []byte(` name="`))
-	name, _, _ = bytes.Cut(name, []byte{'"'})
 	f := fieldOf(name)
 	if f == unknown {
 		return nil
@@ -66,6 +69,22 @@ func (v *View) formField(headers []byte, val, end int) *Error {
 		v.Stream = len(value) > 0 && (value[0]|0x20 == 't' || value[0] == '1')
 	}
 	return nil
+}
+
+// disposition reads the name of a part from its headers, quoted or, as .NET writes it, not, and whether it is a
+// file. What engines read as a field must not look like something else here: who may ask for what hangs on it.
+func disposition(headers []byte) (name []byte, file bool) {
+	for line := range bytes.SplitSeq(headers, []byte("\r\n")) {
+		key, value, _ := bytes.Cut(line, []byte{':'})
+		if !bytes.EqualFold(bytes.TrimSpace(key), []byte("Content-Disposition")) {
+			continue
+		}
+		_, params, err := mime.ParseMediaType(string(value))
+		_, file = params["filename"]
+		file = file || err != nil && bytes.Contains(value, []byte("filename"))
+		name = []byte(params["name"])
+	}
+	return name, file
 }
 
 // applyForm makes the edits that a form can take: a field that is there gets another value, without the quotes

@@ -36,11 +36,19 @@ func (l *list) note(k, kind scan.Kind, value []byte) {
 	switch {
 	case l.n == 0:
 		l.null = k == scan.Null
-	case k != kind && l.bad == 0:
+	case l.bad == 0 && (k != kind || empty(value)):
 		l.bad = l.n
 	case kind == scan.Num && l.zeros == l.n-1 && zero(value):
 		l.zeros++
 	}
+}
+
+// empty says whether a value is an object or an array that holds nothing: a map of alternatives has at least one.
+func empty(value []byte) bool {
+	if len(value) < 2 || value[0] != '{' && value[0] != '[' {
+		return false
+	}
+	return scan.Space(value, 1) == len(value)-1
 }
 
 // zero says whether the text of a number is one of zero's.
@@ -182,7 +190,7 @@ func guardTops(l *list, n int, name string, prompt int) error {
 	case l.n != n:
 		return missing("prompt %d has %d %s but %d token_logprobs", prompt, l.n, name, n)
 	case l.bad > 0:
-		return missing("%s of prompt %d is null for token %d", name, prompt, l.bad)
+		return missing("%s of prompt %d is null or empty for token %d", name, prompt, l.bad)
 	}
 	return nil
 }

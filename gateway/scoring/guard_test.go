@@ -32,8 +32,9 @@ func TestAnswersWithoutPromptLogprobsAreRefusedWithTheReason(t *testing.T) {
 		{"no choices", `{"choices":[]}`, "0 choices, expected 1"},
 		{"choices null", `{"choices":null}`, "choices is null"},
 		{"empty arrays", `{"choices":[{"index":0,"text":"x","logprobs":{"tokens":[],"token_logprobs":[],"top_logprobs":[]}}]}`, "is empty"},
-		{"null top maps", swap(tops, `[null,null,null,null,null,null]`), "top_logprobs of prompt 0 is null for token 1"},
-		{"one null top map", swap(`{"x":-12.194788932800293,"unpack":-3.210413694381714}`, `null`), "is null for token 3"},
+		{"null top maps", swap(tops, `[null,null,null,null,null,null]`), "top_logprobs of prompt 0 is null or empty for token 1"},
+		{"one null top map", swap(`{"x":-12.194788932800293,"unpack":-3.210413694381714}`, `null`), "is null or empty for token 3"},
+		{"empty top maps", swap(tops, `[null,{},{},{ },{},{}]`), "top_logprobs of prompt 0 is null or empty for token 1"},
 		{"no top maps", swap(tops, `null`), "has no top_logprobs"},
 		{"short top maps", swap(tops, `[null,{"a":-1}]`), "2 top_logprobs but 6 token_logprobs"},
 		{"short arrays", swap(lps, `[null,-11.2,-3.4]`), "expected one for each of 5 tokens"},
@@ -59,6 +60,15 @@ func TestAnswersWithoutPromptLogprobsAreRefusedWithTheReason(t *testing.T) {
 		if _, err := through(&j, KindOpenAI, []byte(text)); err == nil || isMissing(err, "") {
 			t.Errorf("%.20s…: got %v, want an error that says it is no JSON", text, err)
 		}
+	}
+}
+
+func TestGeneratesEmptyListsOfAlternativesAreRefused(t *testing.T) {
+	// Written out, each map would hold the prompt's own token alone, and the harness would take it for the likeliest.
+	j := jobOf(t, `{"prompt":"a b","echo":true,"logprobs":1,"max_tokens":0}`)
+	answer := `{"text":"","meta_info":{"prompt_tokens":2,"input_token_logprobs":[[null,1,"a"],[-1.5,2," b"]],"input_top_logprobs":[null,[]]}}`
+	if got, err := through(&j, KindSGLang, []byte(answer)); !isMissing(err, "input_top_logprobs of prompt 0 is null or empty for token 1") {
+		t.Errorf("got %s, error %v", got, err)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -311,6 +313,7 @@ func TestWrongOptionsAreSaidBeforeAnythingIsSent(t *testing.T) {
 		"want NAME=BATCHxINPUTxOUTPUT": func(o *Options) { o.Phases = []string{"y=1x2"} },
 		"only one of them":             func(o *Options) { o.Phases, o.Custom.Batch = []string{"single"}, 2 },
 		"want --requests with it":      func(o *Options) { o.Custom.Rate = 1 },
+		"--rate +Inf":                  func(o *Options) { o.Custom.Rate, o.Custom.Requests = math.Inf(1), 4 },
 		"want both or neither":         func(o *Options) { o.Custom.Prefixes = 1 },
 		"more than --input-len":        func(o *Options) { o.Custom.Prefixes, o.Custom.PrefixTokens = 1, 999 },
 		"no figure ttft":               func(o *Options) { o.Asserts = []string{"ttft<1"} },
@@ -327,6 +330,69 @@ func TestWrongOptionsAreSaidBeforeAnythingIsSent(t *testing.T) {
 	o.Keys = []string{"NOT_SET"}
 	if err := Run(t.Context(), o, none, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "the environment has no NOT_SET") {
 		t.Errorf("a key that the environment lacks: got %v", err)
+	}
+}
+
+func TestAFigureThatWasNotMeasuredHoldsNoAssertion(t *testing.T) {
+	o := options("e=" + localtest.URL(t, local.Options{}))
+	o.Phases, o.NoStream = []string{"a=1x64x4", "scoring"}, true
+	o.Asserts = []string{"a:ttft_p99_ms<500", "scoring:tpot_med<1", "lat_p99>0", "late_p99<1"}
+	var rows map[string][]Row
+	_, _, err := run(t, o, &rows)
+	failed, ok := errors.AsType[FailedAsserts](err)
+	if !ok || len(failed) != 2 || !strings.Contains(failed[0], "a on e has none") || !strings.Contains(failed[1], "no row is about that") {
+		t.Errorf("got %v, want those about first tokens to fail where none was streamed", err)
+	}
+	o.Endpoints = []string{localtest.URL(t, local.Options{})} // its name is its host and port
+	own := strings.TrimPrefix(o.Endpoints[0], "http://")
+	o.NoStream, o.Asserts = false, []string{own + "/a:errors==0", "ttft_p99_ms<500000", "tpot_med_ms<500000", "itl_med_ms<500000"} // of microseconds
+	if _, _, err := run(t, o, &rows); err != nil {
+		t.Errorf("scoring beside a phase with a first token: %v", err)
+	}
+}
+
+func TestAnInterruptedRunKeepsThePhasesThatEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	inner := localtest.URL(t, local.Options{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch body, _ := io.ReadAll(r.Body); {
+		case r.URL.Path == "/v1/models":
+			fmt.Fprint(w, `{"data":[{"id":"penstock-local"}]}`)
+		case bytes.Contains(body, []byte(`"max_tokens":9`)):
+			cancel()
+			<-r.Context().Done()
+		default:
+			resp, err := http.Post(inner+r.URL.Path, "application/json", bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
+			_, _ = io.Copy(w, resp.Body)
+		}
+	}))
+	defer s.Close()
+	o := options("e=" + s.URL)
+	o.Calibrate, o.Phases, o.Out = false, []string{"short=1x16x2,long=1x16x9"}, filepath.Join(t.TempDir(), "rows.json")
+	var stdout bytes.Buffer
+	err := Run(ctx, o, none, &stdout, io.Discard)
+	b, _ := os.ReadFile(o.Out)
+	var rows map[string][]Row
+	if e := json.Unmarshal(b, &rows); e != nil || len(rows["e"]) != 1 || rows["e"][0].Phase != "short" || !strings.Contains(stdout.String(), "short") {
+		t.Errorf("--out is %s (%v), the table\n%s\nwant the phase that ended in both", b, e, stdout.String())
+	}
+	if err == nil || !strings.Contains(err.Error(), "interrupted in long on e") {
+		t.Errorf("got %v, want it to say that it was interrupted", err)
+	}
+}
+
+func TestWhereNoFileCanBeWrittenIsSaidBeforeAnythingIsSent(t *testing.T) {
+	o := options("a=http://127.0.0.1:1")
+	o.Out = filepath.Join(t.TempDir(), "nowhere", "rows.json")
+	if err := Run(t.Context(), o, none, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "--out") {
+		t.Errorf("got %v, want an error about --out", err)
 	}
 }
 

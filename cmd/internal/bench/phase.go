@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -101,8 +102,8 @@ func (p Phase) complete() (Phase, error) {
 		{"limit", float64(p.Limit)},
 		{"speed", p.Speed},
 	} {
-		if !(n.value >= 0) {
-			return p, fmt.Errorf("--%s %g: want 0 or more", n.flag, n.value)
+		if !(n.value >= 0 && n.value <= math.MaxFloat64) { // JSON, which the figures are written as, has no infinity
+			return p, fmt.Errorf("--%s %g: want 0 or more, and a number", n.flag, n.value)
 		}
 	}
 	switch {

@@ -104,7 +104,7 @@ func (row *Row) times(good []*sample) {
 		{gaps, &row.ITLMed, &row.ITLP99},
 	} {
 		v := seconds(good, f.of)
-		*f.med, *f.p99 = round(v.median(), 5), round(v.at(0.99), 5)
+		*f.med, *f.p99 = round(v.median(), 7), round(v.at(0.99), 7) // an instant engine takes microseconds, which are no 0
 	}
 }
 
@@ -172,7 +172,7 @@ func merge(runs []Row) Row {
 				v = append(v, x)
 			}
 		}
-		*field = round(spreadOf(v).median(), 6)
+		*field = round(spreadOf(v).median(), 7)
 	}
 	return row
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,11 +45,22 @@ func Run(ctx context.Context, o Options, getenv func(string) (string, bool), std
 			return fmt.Errorf("--baseline: %w", err)
 		}
 	}
+	if o.Out != "" { // likewise
+		f, err := os.OpenFile(o.Out, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+		f.Close()
+	}
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
 	if err := b.load(ctx); err != nil {
-		return err
+		if len(b.results) == 0 {
+			return err
+		}
+		b.o.Asserts = nil // what ended early is no answer to them
+		return errors.Join(err, b.report(then))
 	}
 	return b.report(then)
 }
@@ -143,7 +155,9 @@ func (b *bench) rows() []endpointRows {
 					runs = append(runs, rowOf(r))
 				}
 			}
-			er.rows = append(er.rows, merge(runs))
+			if len(runs) > 0 { // none of what an interrupted run did not come to
+				er.rows = append(er.rows, merge(runs))
+			}
 		}
 		all = append(all, er)
 	}

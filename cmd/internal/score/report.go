@@ -16,12 +16,23 @@ type figures struct {
 	Words    int    `json:"words"`
 	Bytes    int    `json:"bytes"`
 	// Loglikelihood is the sum of the natural logarithms of the tokens' probabilities.
-	Loglikelihood   float64 `json:"loglikelihood"`
-	NLL             float64 `json:"nll_per_token"`
-	TokenPerplexity float64 `json:"token_perplexity"`
-	WordPerplexity  float64 `json:"word_perplexity"`
-	BytePerplexity  float64 `json:"byte_perplexity"`
-	BitsPerByte     float64 `json:"bits_per_byte"`
+	Loglikelihood   float64    `json:"loglikelihood"`
+	NLL             float64    `json:"nll_per_token"`
+	TokenPerplexity perplexity `json:"token_perplexity"`
+	WordPerplexity  perplexity `json:"word_perplexity"`
+	BytePerplexity  perplexity `json:"byte_perplexity"`
+	BitsPerByte     float64    `json:"bits_per_byte"`
+}
+
+// perplexity may be beyond what a float64 holds, as of a word of a language that writes no spaces. JSON has null
+// for that.
+type perplexity float64
+
+func (p perplexity) MarshalJSON() ([]byte, error) {
+	if math.IsInf(float64(p), 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(p))
 }
 
 // add adds a document's windows, in their order: the same sums in every run.
@@ -41,9 +52,9 @@ func (f *figures) finish() {
 		return
 	}
 	f.NLL = -f.Loglikelihood / float64(f.Tokens)
-	f.TokenPerplexity = math.Exp(f.NLL)
-	f.WordPerplexity = math.Exp(-f.Loglikelihood / float64(f.Words))
-	f.BytePerplexity = math.Exp(-f.Loglikelihood / float64(f.Bytes))
+	f.TokenPerplexity = perplexity(math.Exp(f.NLL))
+	f.WordPerplexity = perplexity(math.Exp(-f.Loglikelihood / float64(f.Words)))
+	f.BytePerplexity = perplexity(math.Exp(-f.Loglikelihood / float64(f.Bytes)))
 	f.BitsPerByte = -f.Loglikelihood / float64(f.Bytes) / math.Ln2
 }
 
@@ -69,7 +80,9 @@ func report(w io.Writer, o *Options, model string, docs []*document, prefixed bo
 		f.add(d)
 		f.finish()
 		rep.Documents = append(rep.Documents, f)
-		rep.Total.add(d)
+		if f.Tokens > 0 { // of a text of one token nothing is predicted, and its bytes would make the rest look better
+			rep.Total.add(d)
+		}
 		if !prefixed && o.TextBytes == 0 {
 			rep.Unpredicted++
 		}
@@ -93,6 +106,10 @@ func table(w io.Writer, rep *Report) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "tokens\twords\tbytes\tnll/token\tppl/token\tppl/word\tppl/byte\tbits/byte\t  document")
 	row := func(f *figures, name string) {
+		if f.Tokens == 0 {
+			fmt.Fprintf(t, "0\t%d\t%d\t–\t–\t–\t–\t–\t  %s\n", f.Words, f.Bytes, name)
+			return
+		}
 		fmt.Fprintf(t, "%d\t%d\t%d\t%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t  %s\n", f.Tokens, f.Words, f.Bytes, f.NLL, f.TokenPerplexity, f.WordPerplexity, f.BytePerplexity, f.BitsPerByte, name)
 	}
 	if len(rep.Documents) > 1 {

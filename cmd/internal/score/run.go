@@ -168,7 +168,7 @@ func (r *run) cut(ctx context.Context, d *document, tasks chan<- task) error {
 		r.progress(len(d.text))
 	}
 	for i, w := range d.windows {
-		key := keyOf(r.client.model, w)
+		key := keyOf(r.client.base, r.client.model, w)
 		if res, ok := r.store.get(key); ok {
 			r.settle(task{doc: d, i: i}, res, true)
 			continue

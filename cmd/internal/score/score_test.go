@@ -90,7 +90,7 @@ func TestOneWindowIsTheSumOfTheEnginesOwnNumbers(t *testing.T) {
 	if r.Total.Loglikelihood != sum || r.Total.Tokens != len(lps) || r.Unpredicted != 1 {
 		t.Errorf("got %v over %d tokens, want %v over %d", r.Total.Loglikelihood, r.Total.Tokens, sum, len(lps))
 	}
-	if got, want := r.Total.BytePerplexity, math.Exp(-sum/400); got != want {
+	if got, want := float64(r.Total.BytePerplexity), math.Exp(-sum/400); got != want {
 		t.Errorf("byte perplexity: got %v, want %v", got, want)
 	}
 	if got, want := r.Total.BitsPerByte, -sum/400/math.Ln2; math.Abs(got-want) > 1e-12 {
@@ -311,6 +311,57 @@ func TestTextsComeFromFilesLinesAndCompressedOnes(t *testing.T) {
 	o.Field = "text"
 	if err := Run(t.Context(), o, noEnv, nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), `b.jsonl.gz:1: no field "text"`) {
 		t.Errorf("a field that is not there: %v", err)
+	}
+}
+
+func TestOnlyUTF8IsScored(t *testing.T) {
+	url := localtest.URL(t, local.Options{})
+	for name, text := range map[string]string{"a.txt": "caf\xe9 au lait", "a.jsonl": "\"one\"\n{\"text\":\"caf\xe9\"}\n"} {
+		err := Run(t.Context(), options(url, file(t, name, text)), noEnv, nil, io.Discard, io.Discard)
+		if !errors.Is(err, errEncoding) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s in Latin-1: got %v", name, err)
+		}
+	}
+	const mark = "\ufeff"
+	for name, text := range map[string]string{"b.txt": mark + "One two.", "b.jsonl": mark + "\"One two.\"\n"} {
+		if r := scored(t, options(url, file(t, name, text)), ""); r.Total.Bytes != 8 || r.Total.Words != 2 {
+			t.Errorf("%s with a byte order mark: got %+v, want the 8 bytes and 2 words after it", name, r.Total)
+		}
+	}
+}
+
+func TestATextOfOneTokenChangesNoFigure(t *testing.T) {
+	url := localtest.URL(t, local.Options{})
+	with := scored(t, options(url, file(t, "a.jsonl", "\"One two three.\"\n\"x\"\n")), "")
+	without := scored(t, options(url, file(t, "a.jsonl", "\"One two three.\"\n")), "")
+	if with.Total != without.Total || with.Unpredicted != 2 || len(with.Documents) != 2 {
+		t.Errorf("got %+v, want %+v", with, without)
+	}
+}
+
+func TestAPerplexityBeyondNumbersIsNull(t *testing.T) {
+	r := scored(t, options(localtest.URL(t, local.Options{}), "-"), strings.Repeat("水轉動輪子", 100)) // one word of 1,500 tokens
+	if r.Total.Tokens != 1499 || r.Total.WordPerplexity != 0 || r.Total.BitsPerByte <= 0 {
+		t.Errorf("got %+v, want all figures but that per word", r.Total)
+	}
+}
+
+func TestResultsAreOfOneEndpointAndInARegularFile(t *testing.T) {
+	url := localtest.URL(t, local.Options{})
+	o := options(url, "-")
+	o.Out = filepath.Join(t.TempDir(), "out.jsonl")
+	scored(t, o, sample())
+	o.BaseURL = url + "/v1/"
+	if r := scored(t, o, sample()); r.Kept == 0 {
+		t.Error("the same endpoint, written otherwise, was asked again")
+	}
+	o.BaseURL = localtest.URL(t, local.Options{})
+	if r := scored(t, o, sample()); r.Kept != 0 {
+		t.Errorf("another endpoint's report has %d windows of the first", r.Kept)
+	}
+	o.Out = os.DevNull
+	if err := Run(t.Context(), o, noEnv, strings.NewReader(sample()), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a device: got %v", err)
 	}
 }
 

@@ -41,7 +41,12 @@ func openStore(path string) (*store, error) {
 		return nil, err
 	}
 	s.file = f
-	end, err := s.read(f)
+	end := int64(0)
+	if info, e := f.Stat(); e != nil || !info.Mode().IsRegular() { // a device may be read without end
+		err = errors.Join(e, errors.New("not a regular file, which --out is read from and appended to"))
+	} else {
+		end, err = s.read(f)
+	}
 	if err == nil {
 		err = f.Truncate(end) // half a line that a killed run has left
 	}
@@ -76,14 +81,16 @@ func (s *store) read(f io.Reader) (int64, error) {
 	}
 }
 
-// keyOf hashes what a window's result depends on.
-func keyOf(model string, w window) string {
+// keyOf hashes what a window's result depends on: two endpoints may serve different weights under one name.
+func keyOf(endpoint, model string, w window) string {
 	h := xxh3.New()
 	var b [8]byte
 	put := func(n int) {
 		binary.LittleEndian.PutUint64(b[:], uint64(n))
 		_, _ = h.Write(b[:])
 	}
+	put(len(endpoint))
+	_, _ = h.WriteString(endpoint)
 	put(len(model))
 	_, _ = h.WriteString(model)
 	put(w.count)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // document is one text and what becomes of it.
@@ -57,10 +58,17 @@ func loadFile(name, field string, stdin io.Reader, docs *[]*document) error {
 		}
 		in = z
 	}
-	if strings.HasSuffix(strings.TrimSuffix(name, ".gz"), ".jsonl") {
-		return loadLines(name, field, in, docs)
+	r := bufio.NewReaderSize(in, 1<<20)
+	if mark, _ := r.Peek(3); string(mark) == "\ufeff" {
+		_, _ = r.Discard(3) // says that this is UTF-8, and is none of the text
 	}
-	b, err := io.ReadAll(in)
+	if strings.HasSuffix(strings.TrimSuffix(name, ".gz"), ".jsonl") {
+		return loadLines(name, field, r, docs)
+	}
+	b, err := io.ReadAll(r)
+	if err == nil && !utf8.Valid(b) {
+		err = errEncoding
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -68,9 +76,12 @@ func loadFile(name, field string, stdin io.Reader, docs *[]*document) error {
 	return nil
 }
 
+// errEncoding ends a run: JSON has no other encoding, so another text than the file's would be scored, and the
+// figures per byte would be of neither.
+var errEncoding = errors.New("not UTF-8: convert it first, as with iconv")
+
 // loadLines reads JSON lines: strings, or objects with the text in field.
-func loadLines(name, field string, in io.Reader, docs *[]*document) error {
-	r := bufio.NewReaderSize(in, 1<<20)
+func loadLines(name, field string, r *bufio.Reader, docs *[]*document) error {
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if len(strings.TrimSpace(string(line))) > 0 {
@@ -90,6 +101,9 @@ func loadLines(name, field string, in io.Reader, docs *[]*document) error {
 }
 
 func textOf(line []byte, field string) (string, error) {
+	if !utf8.Valid(line) {
+		return "", errEncoding
+	}
 	var text string
 	if json.Unmarshal(line, &text) == nil {
 		return text, nil
