@@ -38,8 +38,8 @@ type Options struct {
 	IndexFactor float64
 	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02; below 0: nothing.
 	StreamWeight float64
-	// BalanceWeight is what the usual number of streams, and half the usual number
-	// of requests of late, add to it. Default 0.5; below 0: nothing.
+	// BalanceWeight is what the mean number of streams adds to it, and twice that
+	// what the mean number of requests of late does. Default 0.5; below 0: nothing.
 	BalanceWeight float64
 	// StepTime is what a prefill takes however short it is. Default 16 ms; below 0: nothing.
 	StepTime time.Duration
