@@ -258,6 +258,8 @@ func (v *validator) launch(key string, l *Launch) {
 	v.atLeast(key+".replicas", int64(l.Replicas), 1)
 	if strings.TrimSpace(l.Command) == "" {
 		v.fail(key, "launch without command: want command: \"sglang serve --model-path m --port {port}\" or the like")
+	} else if _, err := l.Words(); err != nil {
+		v.fail(key+".command", "%v", err) // without it: it may hold a secret
 	} else if !strings.Contains(l.Command, "{port}") && (l.Port == 0 || l.Replicas > 1) {
 		v.fail(key+".command", "want {port} in it, where each child gets its own")
 	}
