@@ -268,6 +268,26 @@ func TestOddTracesAreRead(t *testing.T) {
 	}
 }
 
+// TestBlockSizesAreFoundWhereRowsDisagree has a trace that names whole blocks
+// only, and one with a row that is wrong.
+func TestBlockSizesAreFoundWhereRowsDisagree(t *testing.T) {
+	for _, size := range []int{16, 64, 256} {
+		var whole, wrong []rawRow
+		for i := range 50 {
+			n := 300 + i*37
+			whole = append(whole, rawRow{Input: n, IDs: make([]uint64, n/size)})
+			wrong = append(wrong, rawRow{Input: n, IDs: make([]uint64, (n+size-1)/size)})
+		}
+		wrong[7].IDs = wrong[7].IDs[:1]
+		if got := blockSize(whole); got != size {
+			t.Errorf("prompts that name their whole blocks of %d tokens: found %d", size, got)
+		}
+		if got := blockSize(wrong); got != size {
+			t.Errorf("blocks of %d tokens but in one prompt: found %d", size, got)
+		}
+	}
+}
+
 func TestBadTracesAreExplained(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                   "no requests",

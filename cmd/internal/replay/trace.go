@@ -158,10 +158,12 @@ func fromRows(rows []rawRow) *Trace {
 	return t.Trace
 }
 
+// usual is the size of a block in Mooncake's traces, in tokens.
+const usual = 512
+
 // blockSize finds the tokens of a block from prompts and their numbers of
-// blocks; Mooncake's 512 where they do not agree with each other.
+// blocks.
 func blockSize(rows []rawRow) int {
-	const usual = 512
 	lo, hi := 1.0, math.Inf(1) // (n-1)·size < input ≤ n·size
 	for _, r := range rows {
 		if n := float64(len(r.IDs)); n > 0 {
@@ -171,8 +173,11 @@ func blockSize(rows []rawRow) int {
 			}
 		}
 	}
-	if lo >= hi || usual >= lo && usual < hi {
+	switch {
+	case usual >= lo && usual < hi:
 		return usual
+	case lo >= hi:
+		return likeliestSize(rows)
 	}
 	for size := 1; float64(size) < hi; size *= 2 {
 		if float64(size) >= lo {
@@ -180,6 +185,26 @@ func blockSize(rows []rawRow) int {
 		}
 	}
 	return int(math.Ceil(lo))
+}
+
+// likeliestSize is the power of two that most rows fit, where they do not all
+// agree with each other, or name whole blocks only.
+func likeliestSize(rows []rawRow) int {
+	fits := func(size int) (n int) {
+		for _, r := range rows {
+			if ids := len(r.IDs); ids > 0 && (ids == r.Input/size || ids == (r.Input+size-1)/size) {
+				n++
+			}
+		}
+		return n
+	}
+	best, most := usual, fits(usual)
+	for size := 1; size <= 1<<20; size *= 2 {
+		if n := fits(size); n > most {
+			best, most = size, n
+		}
+	}
+	return best
 }
 
 // builder numbers the blocks of a trace.
