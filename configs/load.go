@@ -36,9 +36,10 @@ func Load(path string, getenv Getenv) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration %w", err)
 	}
-	// A file that is written in place is empty for a moment; taken for the
-	// defaults then, it would put a running gateway's models away.
-	if len(data) == 0 {
+	// A file that is written in place is empty for a moment, or has its first
+	// comments only; taken for the defaults then, it would put a running
+	// gateway's models and keys away.
+	if blank(data) {
 		return nil, fmt.Errorf("configuration %s: is empty; write {} for the defaults", path)
 	}
 	c, err := Parse(path, data, getenv)
@@ -47,6 +48,16 @@ func Load(path string, getenv Getenv) (*Config, error) {
 	}
 	c.resolvePaths(filepath.Dir(path))
 	return c, nil
+}
+
+// blank says whether there are but comments.
+func blank(data []byte) bool {
+	for line := range bytes.Lines(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return false
+		}
+	}
+	return true
 }
 
 // Parse is Load without the file: name is what errors call it. Relative paths

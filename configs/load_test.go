@@ -128,11 +128,13 @@ func TestGoodFilesLoadAndTheirRedactedFormHasTheSameEffect(t *testing.T) {
 
 func TestAnEmptyFileIsNotTakenForTheDefaults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "penstock.yaml")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Load(path, noEnv); err == nil || !strings.Contains(err.Error(), "is empty") {
-		t.Errorf("Load of an empty file: got error %v, want one that says so", err)
+	for _, text := range []string{"", "\n", "# Penstock's configuration\n\n  # listen: 127.0.0.1:1\n", "\ufeff# a\r\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(path, noEnv); err == nil || !strings.Contains(err.Error(), "is empty") {
+			t.Errorf("Load of %q: got error %v, want one that says it is empty", text, err)
+		}
 	}
 }
 

@@ -2,8 +2,10 @@ package configs
 
 import (
 	"fmt"
+	"net"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -178,7 +180,7 @@ func (v *validator) engine(key string, e *Engine, ids map[string]string) {
 	}
 	v.engineTLS(key+".tls", e.TLS)
 	if e.Launch != nil {
-		v.launch(key+".launch", e.Launch)
+		v.launch(key+".launch", e.Launch, ids)
 	}
 	if e.Local != nil {
 		v.local(key+".local", e.Local)
@@ -254,15 +256,19 @@ func (v *validator) replicaID(key string, e *Engine, ids map[string]string) {
 	}
 }
 
-func (v *validator) launch(key string, l *Launch) {
+func (v *validator) launch(key string, l *Launch, ids map[string]string) {
 	v.atLeast(key+".replicas", int64(l.Replicas), 1)
 	if strings.TrimSpace(l.Command) == "" {
 		v.fail(key, "launch without command: want command: \"sglang serve --model-path m --port {port}\" or the like")
+	} else if _, err := l.Words(); err != nil {
+		v.fail(key+".command", "%v", err) // without it: it may hold a secret
 	} else if !strings.Contains(l.Command, "{port}") && (l.Port == 0 || l.Replicas > 1) {
 		v.fail(key+".command", "want {port} in it, where each child gets its own")
 	}
 	if l.Port < 0 || l.Port > 65535 || l.Port > 0 && l.Port+l.Replicas-1 > 65535 {
 		v.bad(key+".port", l.Port, "want 0, or a port up to 65535 for each of %d children", l.Replicas)
+	} else if l.Port > 0 {
+		v.ownPorts(key+".port", l, ids)
 	}
 	if n := len(l.Devices); n > 0 && l.Replicas > 0 && n%l.Replicas != 0 {
 		v.fail(key+".devices", "%d devices for %d children: want the same number for each", n, l.Replicas)
@@ -274,6 +280,19 @@ func (v *validator) launch(key string, l *Launch) {
 	}
 	v.positiveTime(key+".start_timeout", l.StartTimeout)
 	v.positiveTime(key+".stop_timeout", l.StopTimeout)
+}
+
+// ownPorts: of two children on one port the second would never start, and the
+// first be taken for both.
+func (v *validator) ownPorts(key string, l *Launch, ids map[string]string) {
+	for port := l.Port; port < l.Port+l.Replicas; port++ {
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if first, twice := ids[at]; twice {
+			v.bad(key, l.Port, "%s has port %d already%s", first, port, v.onLine(first))
+			return
+		}
+		ids[at] = key
+	}
 }
 
 func (v *validator) local(key string, l *LocalPool) {

@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -140,9 +139,9 @@ type servedModel struct {
 	OwnedBy     string `json:"owned_by"`
 	Root        string `json:"root"`
 	Parent      string `json:"parent"`
-	MaxModelLen int    `json:"max_model_len"`
+	MaxModelLen number `json:"max_model_len"`
 	// ContextLength is what some OpenAI-compatible servers call it.
-	ContextLength int `json:"context_length"`
+	ContextLength number `json:"context_length"`
 }
 
 func readModels(ctx context.Context, c *client) ([]servedModel, error) {
@@ -157,7 +156,7 @@ func parseModels(body []byte) ([]servedModel, error) {
 	var list struct {
 		Data []servedModel `json:"data"`
 	}
-	if err := json.Unmarshal(body, &list); err != nil {
+	if err := decode(body, &list); err != nil {
 		return nil, fmt.Errorf("GET /v1/models: not a list of models: %w", err)
 	}
 	return list.Data, nil
@@ -166,11 +165,10 @@ func parseModels(body []byte) ([]servedModel, error) {
 func modelInfos(served []servedModel) []ModelInfo {
 	infos := make([]ModelInfo, 0, len(served))
 	for _, m := range served {
-		n := m.MaxModelLen
-		if n == 0 {
-			n = m.ContextLength
+		if m.ID == "" {
+			continue
 		}
-		infos = append(infos, ModelInfo{ID: m.ID, Root: m.Root, Parent: m.Parent, MaxModelLen: n})
+		infos = append(infos, ModelInfo{ID: m.ID, Root: m.Root, Parent: m.Parent, MaxModelLen: int(cmp.Or(m.MaxModelLen, m.ContextLength))})
 	}
 	return infos
 }

@@ -44,7 +44,7 @@ type child struct {
 
 // newChild makes the index-th child of a launch.
 func newChild(l configs.Launch, index, port int, id string, log *slog.Logger, output io.Writer) (*child, error) {
-	words, err := splitWords(l.Command)
+	words, err := l.Words()
 	if err != nil {
 		return nil, fmt.Errorf("launch.command: %w", err)
 	}

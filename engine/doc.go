@@ -11,7 +11,7 @@
 //   - server.go: one URL; its life from first contact to removal
 //   - replica.go: what a request is sent to: a URL, or one data-parallel rank of it
 //   - event.go: what the fleet tells its one subscriber
-//   - adapter.go, sglang.go, vllm.go, openai.go, localkind.go, promtext.go:
+//   - adapter.go, sglang.go, vllm.go, openai.go, localkind.go, promtext.go, lenient.go:
 //     what each kind of engine is asked, and how its answers are read
 //   - address.go, rankcheck.go: how a rank is told to an engine, and how one
 //     that does not listen is found out

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,12 +71,12 @@ func (w *fileWatcher) halt() {}
 
 // parseTargets reads a file of targets. prefix begins their ids.
 func parseTargets(b []byte, prefix string) ([]target, error) {
-	if len(bytes.TrimSpace(b)) == 0 {
-		return nil, errors.New("empty, expected a list of {targets: [host:port], labels: {}}")
-	}
 	var groups []targetGroup
 	if err := yaml.UnmarshalWithOptions(b, &groups, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("expected a list of {targets: [host:port], labels: {}}: %s", yaml.FormatError(err, false, false))
+	}
+	if groups == nil { // also when there are but comments so far: [] says that there is none
+		return nil, errors.New("empty, expected a list of {targets: [host:port], labels: {}}")
 	}
 	var ts []target
 	var errs []error

@@ -34,7 +34,7 @@ var ErrUnchecked = errors.New("flags not checked")
 // by argparse's rules, before anything is loaded. An error that is
 // ErrUnchecked is no refusal.
 func Preflight(ctx context.Context, l configs.Launch) error {
-	words, err := splitWords(l.Command)
+	words, err := l.Words()
 	if err != nil {
 		return fmt.Errorf("launch.command: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -178,24 +177,6 @@ func TestPreflightAsksTheCommandItself(t *testing.T) {
 		}
 		if d := time.Since(begun); d > 5*time.Second {
 			t.Errorf("%s: took %v, want less than 5s", tt.command, d)
-		}
-	}
-}
-
-func TestCommandIsSplitAsByAShell(t *testing.T) {
-	for line, want := range map[string][]string{
-		`a b  c`:              {"a", "b", "c"},
-		`a 'b c' "d e"`:       {"a", "b c", "d e"},
-		`a '{"x": "y z"}'`:    {"a", `{"x": "y z"}`},
-		`a "{\"x\": \"y\"}"`:  {"a", `{"x": "y"}`},
-		`a b\ c ''`:           {"a", "b c", ""},
-		`a "b\n"`:             {"a", `b\n`},
-		"a \\\n  b":           {"a", "\n", "b"},
-		` --x="1 2" y'z'"w" `: {"--x=1 2", "yzw"},
-	} {
-		got, err := splitWords(line)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: got %q, %v; want %q", line, got, err, want)
 		}
 	}
 }

@@ -31,11 +31,11 @@ type serverInfo struct {
 	Version       string          `json:"version"`
 	ServedModel   string          `json:"served_model_name"`
 	ModelPath     string          `json:"model_path"`
-	ContextLength int             `json:"context_length"`
-	DPSize        int             `json:"dp_size"`
-	PageSize      int             `json:"page_size"`
-	MaxRunning    int             `json:"max_running_requests"` // of all ranks
-	MaxTokens     int             `json:"max_total_num_tokens"` // of one rank
+	ContextLength number          `json:"context_length"`
+	DPSize        number          `json:"dp_size"`
+	PageSize      number          `json:"page_size"`
+	MaxRunning    number          `json:"max_running_requests"` // of all ranks
+	MaxTokens     number          `json:"max_total_num_tokens"` // of one rank
 	States        []internalState `json:"internal_states"`
 
 	// What differs from one start to the next.
@@ -46,11 +46,11 @@ type serverInfo struct {
 
 // internalState is one rank's scheduler.
 type internalState struct {
-	Effective int `json:"effective_max_running_requests_per_dp"`
-	PageSize  int `json:"page_size"`
-	MaxTokens int `json:"max_total_num_tokens"`
+	Effective number `json:"effective_max_running_requests_per_dp"`
+	PageSize  number `json:"page_size"`
+	MaxTokens number `json:"max_total_num_tokens"`
 	Memory    struct {
-		TokenCapacity int `json:"token_capacity"`
+		TokenCapacity number `json:"token_capacity"`
 	} `json:"memory_usage"`
 }
 
@@ -59,7 +59,7 @@ func (s *sglang) discover(ctx context.Context, c *client) (*Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := boundRanks(info.DPSize); err != nil {
+	if err := boundRanks(int(info.DPSize)); err != nil {
 		return nil, err
 	}
 	served, err := readModels(ctx, c)
@@ -83,7 +83,7 @@ func sglangInfo(ctx context.Context, c *client) (*serverInfo, error) {
 
 func parseServerInfo(body []byte) (*serverInfo, error) {
 	var info serverInfo
-	if err := json.Unmarshal(body, &info); err != nil {
+	if err := decode(body, &info); err != nil {
 		return nil, fmt.Errorf("server info: %w", err)
 	}
 	if info.States == nil && info.MaxTokens == 0 && info.ModelPath == "" {
@@ -93,13 +93,13 @@ func parseServerInfo(body []byte) (*serverInfo, error) {
 }
 
 func (info *serverInfo) facts(models []ModelInfo) *Facts {
-	dp := max(info.DPSize, 1)
+	dp := max(int(info.DPSize), 1)
 	if len(models) == 0 {
 		name := info.ServedModel
 		if name == "" {
 			name = info.ModelPath
 		}
-		models = []ModelInfo{{ID: name, Root: info.ModelPath, MaxModelLen: info.ContextLength}}
+		models = []ModelInfo{{ID: name, Root: info.ModelPath, MaxModelLen: int(info.ContextLength)}}
 	}
 	f := &Facts{Kind: KindSGLang, Tongue: KindSGLang, Version: info.Version, Models: models, Boot: info.boot()}
 	for rank := range dp {
@@ -118,7 +118,7 @@ func (info *serverInfo) capacity(rank, dp int) Capacity {
 	c := Capacity{
 		KVTokens:   firstPositive(st.Memory.TokenCapacity, st.MaxTokens, info.MaxTokens),
 		PageSize:   firstPositive(st.PageSize, info.PageSize, 1),
-		MaxRunning: firstPositive(st.Effective, info.MaxRunning/dp),
+		MaxRunning: firstPositive(st.Effective, info.MaxRunning/number(dp)),
 	}
 	if c.MaxRunning > 0 {
 		c.RunningBy = "engine"
@@ -162,29 +162,29 @@ func (s *sglang) load(ctx context.Context, c *client) ([]rankLoad, error) {
 func parseLoads(body []byte) ([]rankLoad, error) {
 	var answer struct {
 		Loads []struct {
-			Rank            int      `json:"dp_rank"`
-			Running         int      `json:"num_running_reqs"`
-			Waiting         int      `json:"num_waiting_reqs"`
-			WaitingUncached *int     `json:"num_waiting_uncached_tokens"`
-			Used            *int     `json:"num_used_tokens"`
-			MaxTokens       int      `json:"max_total_num_tokens"`
-			MaxRunning      int      `json:"max_running_requests"`
+			Rank            number   `json:"dp_rank"`
+			Running         number   `json:"num_running_reqs"`
+			Waiting         number   `json:"num_waiting_reqs"`
+			WaitingUncached *number  `json:"num_waiting_uncached_tokens"`
+			Used            *number  `json:"num_used_tokens"`
+			MaxTokens       number   `json:"max_total_num_tokens"`
+			MaxRunning      number   `json:"max_running_requests"`
 			PrefillTokens   *float64 `json:"total_prefill_uncached_tokens"`
 			PrefillBusyUS   *float64 `json:"total_prefill_busy_us"`
 		} `json:"loads"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
+	if err := decode(body, &answer); err != nil {
 		return nil, fmt.Errorf("GET /v1/loads: %w", err)
 	}
 	loads := make([]rankLoad, 0, len(answer.Loads))
 	for _, l := range answer.Loads {
-		r := rankLoad{rank: l.Rank, requests: -1, prefillTokens: -1, prefillBusy: -1}
-		r.Running, r.Waiting = l.Running, l.Waiting
+		r := rankLoad{rank: int(l.Rank), requests: -1, prefillTokens: -1, prefillBusy: -1}
+		r.Running, r.Waiting = int(l.Running), int(l.Waiting)
 		r.WaitingUncached, r.UsedTokens = orUnknown(l.WaitingUncached), orUnknown(l.Used)
 		if l.PrefillTokens != nil && l.PrefillBusyUS != nil {
 			r.prefillTokens, r.prefillBusy = *l.PrefillTokens, *l.PrefillBusyUS/1e6
 		}
-		r.capacity = Capacity{KVTokens: l.MaxTokens, MaxRunning: l.MaxRunning}
+		r.capacity = Capacity{KVTokens: int(l.MaxTokens), MaxRunning: int(l.MaxRunning)}
 		loads = append(loads, r)
 	}
 	return loads, nil
@@ -193,23 +193,23 @@ func parseLoads(body []byte) ([]rankLoad, error) {
 // parseGetLoad reads the older /get_load, whose num_reqs counts the waiting too.
 func parseGetLoad(body []byte) ([]rankLoad, error) {
 	type entry struct {
-		Rank    int  `json:"dp_rank"`
-		Reqs    int  `json:"num_reqs"`
-		Waiting int  `json:"num_waiting_reqs"`
-		Tokens  *int `json:"num_tokens"`
+		Rank    number  `json:"dp_rank"`
+		Reqs    number  `json:"num_reqs"`
+		Waiting number  `json:"num_waiting_reqs"`
+		Tokens  *number `json:"num_tokens"`
 	}
 	var list []entry
-	if err := json.Unmarshal(body, &list); err != nil {
+	if err := decode(body, &list); err != nil {
 		var one entry // older still: a single object
-		if json.Unmarshal(body, &one) != nil {
+		if decode(body, &one) != nil {
 			return nil, fmt.Errorf("GET /get_load: %w", err)
 		}
 		list = []entry{one}
 	}
 	loads := make([]rankLoad, 0, len(list))
 	for _, e := range list {
-		r := rankLoad{rank: e.Rank, requests: -1, prefillTokens: -1, prefillBusy: -1}
-		r.Running, r.Waiting = max(e.Reqs-e.Waiting, 0), e.Waiting
+		r := rankLoad{rank: int(e.Rank), requests: -1, prefillTokens: -1, prefillBusy: -1}
+		r.Running, r.Waiting = int(max(e.Reqs-e.Waiting, 0)), int(e.Waiting)
 		r.WaitingUncached, r.UsedTokens = -1, orUnknown(e.Tokens)
 		loads = append(loads, r)
 	}
@@ -292,20 +292,20 @@ func sortLoads(loads []rankLoad) {
 	slices.SortFunc(loads, func(a, b rankLoad) int { return a.rank - b.rank })
 }
 
-func firstPositive(ns ...int) int {
+func firstPositive[N int | number](ns ...N) int {
 	for _, n := range ns {
 		if n > 0 {
-			return n
+			return int(n)
 		}
 	}
 	return 0
 }
 
-func orUnknown(p *int) int {
+func orUnknown(p *number) int {
 	if p == nil {
 		return -1
 	}
-	return *p
+	return int(*p)
 }
 
 func orMissing(m map[int]float64, rank int) float64 {

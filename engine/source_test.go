@@ -99,6 +99,8 @@ func TestWatchedFileOfTargets(t *testing.T) {
 func TestBadFilesOfTargetsAreOneClearLine(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                            "empty, expected a list",
+		"# nobody yet\n":              "empty, expected a list",
+		`null`:                        "empty, expected a list",
 		`{"targets":["h:1"]}`:         "expected a list",
 		`[{"target":["h:1"]}]`:        `unknown field "target"`,
 		`[{"targets":["h:1","h:1"]}]`: `the id "h:1" is given twice`,

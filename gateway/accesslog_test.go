@@ -277,3 +277,17 @@ func TestRetriesAreInTheLine(t *testing.T) {
 	}
 	t.Errorf("no request was retried: %v", lines(t, g))
 }
+
+// TestAWrongURLIsARequestToo is for the client whose base_url lacks its /v1.
+func TestAWrongURLIsARequestToo(t *testing.T) {
+	g := startGateway(t, `models: [{name: m, engines: [{url: $1, kind: openai}]}]`, chatty(t))
+	ask(t, "POST", g.url+"/chat/completions", `{"model":"m"}`)
+	eventually(t, "there is a line", func() bool { return len(lines(t, g)) == 1 })
+	if l := lines(t, g)[0]; l["code"] != "unknown_url" || l["status"] != 404.0 || l["path"] != "unknown" || l["outcome"] != "refused" {
+		t.Errorf("the access line of a wrong URL is %v", l)
+	}
+	const want = `penstock_requests_total{code="unknown_url",key="none",model="none",status="404"} 1`
+	if m := ask(t, "GET", g.admin+"/metrics", "").body; !strings.Contains(m, want) {
+		t.Errorf("a wrong URL is not counted: want %s", want)
+	}
+}

@@ -102,7 +102,7 @@ func (s *Server) findRoute(ctx *fasthttp.RequestCtx) (*route, error) {
 	rt, ok := s.routes[string(path)]
 	if !ok {
 		if rt, ok = s.routeWithID(ctx); !ok {
-			return &route{shape: shapeOf(path)}, unknownURL(ctx, s.routes)
+			return &route{shape: shapeOf(path), path: "unknown", counted: true}, unknownURL(ctx, s.routes)
 		}
 	}
 	if !slices.Contains(rt.methods, string(ctx.Method())) {

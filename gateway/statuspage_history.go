@@ -140,9 +140,6 @@ func newWindow(seconds [][]*explanation) *window {
 }
 
 func (w *window) add(e *explanation) {
-	if e.Path == "" { // no route of ours: not counted among the requests
-		return
-	}
 	w.requests++
 	switch {
 	case e.Status == 429:

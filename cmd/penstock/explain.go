@@ -163,7 +163,10 @@ func (x *explained) write(w io.Writer) error {
 	if x.FirstTokenMS > 0 {
 		row("first token", "after %s, waiting included", millis(x.FirstTokenMS))
 	}
-	if x.Prompt > 0 || x.Completion > 0 {
+	switch {
+	case x.Prompt == 0 && x.Completion > 0: // its end, which tells, never came
+		row("used", "%s of output, by the events that came; the engine did not tell the prompt's tokens", count(x.Completion))
+	case x.Prompt > 0:
 		row("used", "%s prompt tokens, %s of them from the engine's cache; %s of output", count(x.Prompt), count(x.Cached), count(x.Completion))
 	}
 	if x.TraceID != "" {

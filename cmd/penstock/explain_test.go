@@ -45,6 +45,7 @@ func TestExplainSaysWhyInWords(t *testing.T) {
 		},
 		explained{ID: "r-2", Path: "/v1/completions", Key: "team", Model: "m", Status: 429, Code: "rate_limit_exceeded", Outcome: "refused", Message: "Rate limit reached.", Advice: "Nothing is broken."},
 		explained{ID: "r-3", Path: "/v1/completions", Model: "m", Lane: "score", Status: 504, Code: "upstream_timeout", Outcome: "failed", Replica: "a"},
+		explained{ID: "r-4", Path: "/v1/completions", Model: "m", Status: 499, Outcome: "left", Streamed: true, Replica: "a", Completion: 38},
 	)
 	for id, want := range map[string][]string{
 		"r-1": {
@@ -55,6 +56,7 @@ func TestExplainSaysWhyInWords(t *testing.T) {
 		"last": {"r-1: answered"},
 		"r-2":  {"r-2: refused, 429 rate_limit_exceeded, after", "Rate limit reached.", "Nothing is broken."},
 		"r-3":  {"r-3: failed, 504 upstream_timeout, after", "never read a prefix cache"},
+		"r-4":  {"38 of output, by the events that came; the engine did not tell the prompt's tokens"},
 	} {
 		got := invoke(t, nil, "", "explain", id, "--admin", url)
 		for _, w := range want {

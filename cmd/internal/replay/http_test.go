@@ -53,8 +53,7 @@ func overFake(t *testing.T, base, key string) (Result, string, error) {
 	t.Helper()
 	rows := make([]rawRow, 20)
 	for i := range rows {
-		at := float64(i)
-		rows[i] = rawRow{At: &at, Input: 128, Output: 4, IDs: []uint64{uint64(i / 2)}}
+		rows[i] = rawRow{At: float64(i), Input: 128, Output: 4, IDs: []uint64{uint64(i / 2)}}
 	}
 	var log bytes.Buffer
 	o := Options{BaseURL: base, HTTP: HTTPOptions{Key: key, Most: 1}, Fleet: Fleet{Speed: 10, Unstreamed: 0.3}}

@@ -3,7 +3,9 @@ package replay
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -50,8 +52,9 @@ func synthetic(t *testing.T, kind string, limit int) *Trace {
 func runs(t *testing.T, tr *Trace, f Fleet, policies ...string) map[string]Result {
 	t.Helper()
 	out := map[string]Result{}
+	f.Credit = 0.085 // the default
 	for _, p := range policies {
-		r, err := Simulate(tr, f, p, 1)
+		r, err := Simulate(t.Context(), tr, f, p, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +108,7 @@ func TestTheSimulatedReplicaIsTheStudys(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Round robin does not depend on chance: the study's figures to the digit shown.
-	r, err := Simulate(tr, Fleet{Replicas: 8, KVTokens: 1 << 20, Speed: 5}, "round_robin", 1)
+	r, err := Simulate(t.Context(), tr, Fleet{Replicas: 8, KVTokens: 1 << 20, Speed: 5, Credit: 0.085}, "round_robin", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,17 +158,42 @@ func TestUnstreamedAnswersAndSilentEnginesCostLittle(t *testing.T) {
 func TestARunIsTheSameForTheSameSeed(t *testing.T) {
 	tr := synthetic(t, "chat", 500)
 	for _, p := range Policies() {
-		a, err := Simulate(tr, Fleet{Replicas: 4, KVTokens: 1 << 18}, p, 7)
+		a, err := Simulate(t.Context(), tr, Fleet{Replicas: 4, KVTokens: 1 << 18}, p, 7)
 		if err != nil {
 			t.Fatalf("%s: %v", p, err)
 		}
-		b, _ := Simulate(tr, Fleet{Replicas: 4, KVTokens: 1 << 18}, p, 7)
+		b, _ := Simulate(t.Context(), tr, Fleet{Replicas: 4, KVTokens: 1 << 18}, p, 7)
 		if a != b {
 			t.Errorf("%s: two runs with one seed differ: %+v and %+v", p, a, b)
 		}
 		if a.Requests != 500 || a.HitRate < 0 || a.Capture > 1 || a.TTFTMean <= 0 {
 			t.Errorf("%s: impossible figures: %+v", p, a)
 		}
+	}
+}
+
+// TestARunEndsWhenTold presses ^C in the middle of a run.
+func TestARunEndsWhenTold(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Simulate(ctx, synthetic(t, "chat", 500), Fleet{Replicas: 4, KVTokens: 1 << 18}, "prefix", 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestNoCreditIsNone wants the greatest request to wait for all that come later.
+func TestNoCreditIsNone(t *testing.T) {
+	long(t)
+	tr := synthetic(t, "agents", 1500)
+	mean := func(credit float64) float64 {
+		r, err := Simulate(t.Context(), tr, Fleet{Replicas: 2, KVTokens: 1 << 20, Speed: 3, Credit: credit}, "prefix", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.TTFTMean
+	}
+	if none, little, usual := mean(0), mean(1e-9), mean(0.085); math.Abs(none-little) > 0.1*little || none > usual {
+		t.Errorf("mean TTFT %.0f ms without credit, %.0f with hardly any, %.0f with the usual one", none, little, usual)
 	}
 }
 
@@ -195,11 +223,67 @@ func TestBlockSizesAreFound(t *testing.T) {
 	for _, size := range []int{16, 64, 512, 100} {
 		var rows []rawRow
 		for i := range 50 {
-			at, n := 0.0, 1+i*37
-			rows = append(rows, rawRow{At: &at, Input: n, IDs: make([]uint64, (n+size-1)/size)})
+			n := 1 + i*37
+			rows = append(rows, rawRow{Input: n, IDs: make([]uint64, (n+size-1)/size)})
 		}
 		if got := blockSize(rows); got != size {
 			t.Errorf("prompts cut into blocks of %d tokens: found %d", size, got)
+		}
+	}
+}
+
+// cutGzip is a compressed trace whose download broke off.
+func cutGzip(t *testing.T) string {
+	t.Helper()
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	fmt.Fprintln(z, `{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [1]}`)
+	if err := z.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(z, `{"timestamp": 2, "input_length": 9, "output_length": 1, "hash_ids": [1]}`)
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return zipped.String()[:zipped.Len()-20]
+}
+
+// TestOddTracesAreRead has what logs of other gateways hold.
+func TestOddTracesAreRead(t *testing.T) {
+	for name, in := range map[string]string{
+		"Python's hashes": `{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [-7, 340282366920938463463374607431768211455]}`,
+		"named blocks":    `{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": ["a1", "b2"]}`,
+		"numbers as pandas writes a column with gaps": `{"timestamp": 1.5, "input_length": 600.0, "output_length": 4.0, "hash_ids": [1, 2]}`,
+		"no prompt and no answer":                     `{"timestamp": 1, "input_length": 0, "output_length": 0, "hash_ids": []}`,
+		"a conversation without a turn":               `{"turns": []}` + "\n" + `{"turns": [{"t_ms": 0, "user": "a", "assistant": "b"}]}`,
+	} {
+		tr, err := Read(strings.NewReader(in), 0)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if len(tr.Rows) != 1 || tr.Rows[0].Input < 1 || tr.Rows[0].Output < 1 || tr.Rows[0].Input == 600 && tr.Blocks != 2 {
+			t.Errorf("%s: %+v", name, tr)
+		}
+	}
+}
+
+// TestBlockSizesAreFoundWhereRowsDisagree has a trace that names whole blocks
+// only, and one with a row that is wrong.
+func TestBlockSizesAreFoundWhereRowsDisagree(t *testing.T) {
+	for _, size := range []int{16, 64, 256} {
+		var whole, wrong []rawRow
+		for i := range 50 {
+			n := 300 + i*37
+			whole = append(whole, rawRow{Input: n, IDs: make([]uint64, n/size)})
+			wrong = append(wrong, rawRow{Input: n, IDs: make([]uint64, (n+size-1)/size)})
+		}
+		wrong[7].IDs = wrong[7].IDs[:1]
+		if got := blockSize(whole); got != size {
+			t.Errorf("prompts that name their whole blocks of %d tokens: found %d", size, got)
+		}
+		if got := blockSize(wrong); got != size {
+			t.Errorf("blocks of %d tokens but in one prompt: found %d", size, got)
 		}
 	}
 }
@@ -210,8 +294,10 @@ func TestBadTracesAreExplained(t *testing.T) {
 		"{\"timestamp\": 1}": "line 1: neither a request",
 		"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [1]}\nnonsense": "line 2: invalid character",
 		`{"timestamp": 1, "input_length": 5, "output_length": 1000000000000}`:                        "line 1: output_length 1000000000000: want 0 to 10000000",
-		`{"timestamp": 1, "input_length": 1000000000000}`:                                            "line 1: input_length 1000000000000: want 10000000 at most",
+		`{"timestamp": 1, "input_length": 1000000000000}`:                                            "line 1: input_length 1000000000000: want 0 to 10000000",
 		`{"timestamp": 1e300, "input_length": 5}`:                                                    "line 1: timestamp 1e+300",
+		`{"messages": [{"role": "user", "content": "nobody answered"}]}`:                             "no requests",
+		cutGzip(t): "unexpected EOF",
 	} {
 		if _, err := Read(strings.NewReader(in), 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", in, err, want)
@@ -240,6 +326,9 @@ func TestEqualBlocksGiveEqualText(t *testing.T) {
 	b := tr.prompt(&Row{Input: 48, Blocks: []int32{1, 2, 4}})
 	if len(a) != 160 || len(b) != 192 {
 		t.Errorf("prompts of 40 and 48 tokens have %d and %d bytes, want 160 and 192", len(a), len(b))
+	}
+	if one, two := tr.prompt(&Row{Input: 40}), tr.prompt(&Row{Input: 40, number: 1}); one == two {
+		t.Error("two prompts whose blocks have no names are one text")
 	}
 	if a[:128] != b[:128] || a[128:] == b[128:160] {
 		t.Errorf("two equal blocks and a different one gave %q and %q", a, b)
@@ -272,6 +361,8 @@ func TestWrongOptionsAreExplained(t *testing.T) {
 		"--speed 0":     func(o *Options) { o.Fleet.Speed = 0 },
 		"--unstreamed":  func(o *Options) { o.Fleet.Unstreamed = 2 },
 		"--seeds 0":     func(o *Options) { o.Seeds = 0 },
+		"--concurrency": func(o *Options) { o.HTTP.Most = -1 },
+		"--waiting":     func(o *Options) { o.Fleet.Credit = math.NaN() },
 	} {
 		o := good
 		spoil(&o)
@@ -279,7 +370,7 @@ func TestWrongOptionsAreExplained(t *testing.T) {
 			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
-	for _, s := range []string{"9x3", "1", "ax2", "1x0"} {
+	for _, s := range []string{"9x3", "1", "ax2", "1x0", "1xinf"} {
 		if _, err := ParseSlow(s, 8); err == nil {
 			t.Errorf("--slow %s was taken", s)
 		}

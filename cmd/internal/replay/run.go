@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -55,10 +56,7 @@ func Run(ctx context.Context, o Options, stdout, stderr io.Writer) error {
 		start := time.Now()
 		var runs []Result
 		for i := range max(1, o.Seeds) {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			r, err := Simulate(t, o.Fleet, name, o.Seed+uint64(i))
+			r, err := Simulate(ctx, t, o.Fleet, name, o.Seed+uint64(i))
 			if err != nil {
 				return err
 			}
@@ -118,7 +116,7 @@ func ParseSlow(list string, replicas int) (map[int]float64, error) {
 		number, factor, _ := strings.Cut(part, "x")
 		i, err1 := strconv.Atoi(number)
 		f, err2 := strconv.ParseFloat(factor, 64)
-		if err1 != nil || err2 != nil || i < 0 || i >= replicas || !(f > 0) {
+		if err1 != nil || err2 != nil || i < 0 || i >= replicas || !(f > 0) || math.IsInf(f, 1) {
 			return nil, fmt.Errorf("%q: want REPLICAxFACTOR as in 1x3, replicas 0 to %d", part, replicas-1)
 		}
 		slow[i] = f
@@ -137,6 +135,10 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--speed %g: want more than 0, %g at most", f.Speed, maxSpeed)
 	case !(f.Unstreamed >= 0 && f.Unstreamed <= 1):
 		return fmt.Errorf("--unstreamed %g: want a share, 0 to 1", f.Unstreamed)
+	case !(f.Credit >= 0) || math.IsInf(f.Credit, 1):
+		return fmt.Errorf("--waiting-credit %g: want 0 or more", f.Credit)
+	case o.HTTP.Most < 0:
+		return fmt.Errorf("--concurrency %d: want 0 or more", o.HTTP.Most)
 	case o.Limit < 0:
 		return fmt.Errorf("--limit %d: want 0 or more", o.Limit)
 	case o.Seeds < 1:

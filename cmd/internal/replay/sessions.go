@@ -36,13 +36,13 @@ func fromConversations(talks []conversation, limit int) *Trace {
 			rows = append(rows, c.fromMessages(betweenSessions*float64(i))...)
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b rawRow) int { return cmp.Compare(*a.At, *b.At) })
+	slices.SortStableFunc(rows, func(a, b rawRow) int { return cmp.Compare(a.At, b.At) })
 	if limit > 0 {
 		rows = rows[:min(limit, len(rows))]
 	}
 	t := newBuilder(sessionBlock)
 	for _, r := range rows {
-		t.add(*r.At, r.Input, r.Output, r.IDs)
+		t.add(r.At, r.Input, r.Output, r.IDs)
 	}
 	return t.Trace
 }
@@ -77,7 +77,7 @@ func (c *conversation) fromMessages(at float64) []rawRow {
 // textRow is a request whose blocks are hashes of the text itself.
 func textRow(at float64, text []byte, answer int) rawRow {
 	const bytesPerToken = 4
-	r := rawRow{At: &at, Input: max(1, len(text)/bytesPerToken), Output: max(1, answer/bytesPerToken)}
+	r := rawRow{At: at, Input: max(1, len(text)/bytesPerToken), Output: max(1, answer/bytesPerToken)}
 	for block := range slices.Chunk(text, sessionBlock*bytesPerToken) {
 		r.IDs = append(r.IDs, xxh3.Hash(block))
 	}

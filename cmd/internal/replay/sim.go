@@ -2,6 +2,7 @@ package replay
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -19,7 +20,7 @@ type Fleet struct {
 	Unstreamed float64         // share of answers that are not streamed
 	NoCached   bool            // engines do not report cached tokens
 	NoWait     bool            // bind at once whenever some replica has room
-	// Credit is the gateway's waiting credit, a share of the prefill rate. Default 0.085.
+	// Credit is the gateway's waiting credit, a share of the prefill rate. 0: none.
 	Credit float64
 	// Gateways share the replicas; each request comes to the next one. Default 1.
 	Gateways int
@@ -80,12 +81,14 @@ type pending struct {
 }
 
 // Simulate runs the trace under a policy and measures it.
-func Simulate(t *Trace, f Fleet, policy string, seed uint64) (Result, error) {
+func Simulate(ctx context.Context, t *Trace, f Fleet, policy string, seed uint64) (Result, error) {
 	s, err := newSim(t, f, policy, seed)
 	if err != nil {
 		return Result{}, err
 	}
-	s.run()
+	if err := s.run(ctx); err != nil {
+		return Result{}, err
+	}
 	if n := len(t.Rows) - s.out.answered; n > 0 {
 		return Result{}, fmt.Errorf("policy %s: %d requests were never answered", policy, n)
 	}
@@ -93,7 +96,7 @@ func Simulate(t *Trace, f Fleet, policy string, seed uint64) (Result, error) {
 }
 
 func newSim(t *Trace, f Fleet, policy string, seed uint64) (*sim, error) {
-	f.Speed, f.Credit, f.Latency = cmp.Or(f.Speed, 1), cmp.Or(f.Credit, 0.085), cmp.Or(f.Latency, 1)
+	f.Speed, f.Latency = cmp.Or(f.Speed, 1), cmp.Or(f.Latency, 1)
 	f.Gateways, f.ShareEvery = max(1, f.Gateways), cmp.Or(f.ShareEvery, 100)
 	s := &sim{fleet: f, trace: t}
 	for i := range f.Replicas {
@@ -131,9 +134,9 @@ func (s *sim) newGate(policy string, seed uint64) (*gate, error) {
 }
 
 // run goes from event to event: arrivals, news that reach the gateway, ends of steps.
-func (s *sim) run() {
+func (s *sim) run(ctx context.Context) error {
 	requests := s.requests()
-	for next := 0; ; {
+	for next := 0; ctx.Err() == nil; {
 		arrival, news, step := math.Inf(1), math.Inf(1), math.Inf(1)
 		if next < len(requests) {
 			arrival = requests[next].at
@@ -156,9 +159,10 @@ func (s *sim) run() {
 		case len(s.steps) > 0:
 			s.endStep()
 		default:
-			return
+			return nil
 		}
 	}
+	return ctx.Err()
 }
 
 // requests prepares the rows. Whether one is streamed does not depend on the policy or its seed.

@@ -73,16 +73,16 @@ func (g *generator) zipf(n int) int {
 
 func (g *generator) ask(at float64, ids []uint64, output float64) {
 	tail := g.rnd.IntN(syntheticBlock) // the last block is partial
-	g.rows = append(g.rows, rawRow{At: &at, Input: len(ids)*syntheticBlock - tail, Output: max(1, int(output)), IDs: slices.Clone(ids)})
+	g.rows = append(g.rows, rawRow{At: at, Input: len(ids)*syntheticBlock - tail, Output: max(1, int(output)), IDs: slices.Clone(ids)})
 }
 
 // trace orders the requests and keeps as many as wanted, from a time on when
 // sessions of every age are under way.
 func (g *generator) trace() *Trace {
-	slices.SortStableFunc(g.rows, func(a, b rawRow) int { return cmp.Compare(*a.At, *b.At) })
+	slices.SortStableFunc(g.rows, func(a, b rawRow) int { return cmp.Compare(a.At, b.At) })
 	t := newBuilder(syntheticBlock)
 	for _, r := range g.rows[:min(g.limit, len(g.rows))] {
-		t.add(*r.At, r.Input, r.Output, r.IDs)
+		t.add(r.At, r.Input, r.Output, r.IDs)
 	}
 	return t.Trace
 }

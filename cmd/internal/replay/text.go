@@ -20,7 +20,7 @@ func (t *Trace) prompt(row *Row) string {
 	}
 	// A row may name fewer blocks than its length has: the rest is its own.
 	if rest := length - b.Len(); rest > 0 {
-		blockText(&b, mix(1, uint64(row.Input))^uint64(len(row.Blocks)), rest)
+		blockText(&b, mix(1, uint64(row.number)), rest)
 	}
 	return b.String()
 }

@@ -29,6 +29,8 @@ type Row struct {
 	At            float64 // ms
 	Input, Output int     // tokens
 	Blocks        []int32
+
+	number int // among the trace's rows
 }
 
 // Load reads a trace, plain or gzip: JSON lines in Mooncake's form (timestamp,
@@ -61,19 +63,23 @@ func Read(r io.Reader, limit int) (*Trace, error) {
 	var talks []conversation
 	for n := 1; ; n++ {
 		line, err := in.ReadBytes('\n')
+		if err != nil && err != io.EOF {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			var l rawLine
 			if e := json.Unmarshal(line, &l); e != nil {
 				return nil, fmt.Errorf("line %d: %w", n, e)
 			}
 			switch {
-			case len(l.Turns) > 0 || len(l.Messages) > 0:
+			case l.Turns != nil || l.Messages != nil:
 				talks = append(talks, l.conversation)
-			case l.Input > 0 && l.At != nil:
-				if e := l.bounded(); e != nil {
+			case l.Input != nil && l.At != nil:
+				row, e := l.row()
+				if e != nil {
 					return nil, fmt.Errorf("line %d: %w", n, e)
 				}
-				rows = append(rows, l.rawRow)
+				rows = append(rows, row)
 			default:
 				return nil, fmt.Errorf("line %d: neither a request (timestamp, input_length, output_length, hash_ids) nor a conversation (turns or messages)", n)
 			}
@@ -81,62 +87,83 @@ func Read(r io.Reader, limit int) (*Trace, error) {
 		if err == io.EOF || limit > 0 && len(rows) >= limit {
 			break
 		}
-		if err != nil {
-			return nil, err
-		}
 	}
-	switch {
-	case len(talks) > 0 && len(rows) > 0:
+	if len(talks) > 0 && len(rows) > 0 {
 		return nil, errors.New("requests and conversations in one trace")
-	case len(talks) > 0:
-		return fromConversations(talks, limit), nil
-	case len(rows) == 0:
+	}
+	t := fromConversations(talks, limit)
+	if len(rows) > 0 {
+		t = fromRows(rows)
+	}
+	if len(t.Rows) == 0 {
 		return nil, errors.New("no requests")
 	}
-	return fromRows(rows), nil
+	return t, nil
 }
 
 // rawLine is one line of a trace file in any of its forms.
 type rawLine struct {
-	rawRow
+	At     *float64 `json:"timestamp"` // ms
+	Input  *float64 `json:"input_length"`
+	Output float64  `json:"output_length"`
+	IDs    rawIDs   `json:"hash_ids"`
 	conversation
 }
 
+// rawIDs are the ids of blocks, whatever they are: numbers of any size and sign, or strings.
+type rawIDs []uint64
+
+// UnmarshalJSON names each id by the hash of its text.
+func (ids *rawIDs) UnmarshalJSON(b []byte) error {
+	var list []json.RawMessage
+	if err := json.Unmarshal(b, &list); err != nil {
+		return err
+	}
+	for _, id := range list {
+		*ids = append(*ids, xxh3.Hash(id))
+	}
+	return nil
+}
+
+// rawRow is one request before its blocks are numbered.
 type rawRow struct {
-	At     *float64 `json:"timestamp"` // ms
-	Input  int      `json:"input_length"`
-	Output int      `json:"output_length"`
-	IDs    []uint64 `json:"hash_ids"`
+	At            float64 // ms
+	Input, Output int     // tokens
+	IDs           []uint64
 }
 
 // maxLength bounds a row: what is beyond it is a mistake, and would be simulated for hours.
 const maxLength = 10_000_000 // tokens of a prompt or an answer
 
-func (r *rawRow) bounded() error {
+// row is the line's request; one without a prompt or an answer, as logs have
+// them of requests that failed, counts as one of a token.
+func (l *rawLine) row() (rawRow, error) {
 	switch {
-	case r.Input > maxLength:
-		return fmt.Errorf("input_length %d: want %d at most", r.Input, maxLength)
-	case r.Output < 0 || r.Output > maxLength:
-		return fmt.Errorf("output_length %d: want 0 to %d", r.Output, maxLength)
-	case math.Abs(*r.At) > 1e15: // ms since 1970 are 1.8e12
-		return fmt.Errorf("timestamp %g: want milliseconds", *r.At)
+	case *l.Input < 0 || *l.Input > maxLength:
+		return rawRow{}, fmt.Errorf("input_length %.0f: want 0 to %d", *l.Input, maxLength)
+	case l.Output < 0 || l.Output > maxLength:
+		return rawRow{}, fmt.Errorf("output_length %.0f: want 0 to %d", l.Output, maxLength)
+	case math.Abs(*l.At) > 1e15: // ms since 1970 are 1.8e12
+		return rawRow{}, fmt.Errorf("timestamp %g: want milliseconds", *l.At)
 	}
-	return nil
+	return rawRow{At: *l.At, Input: max(1, int(*l.Input)), Output: max(1, int(l.Output)), IDs: l.IDs}, nil
 }
 
 func fromRows(rows []rawRow) *Trace {
-	slices.SortStableFunc(rows, func(a, b rawRow) int { return cmp.Compare(*a.At, *b.At) })
+	slices.SortStableFunc(rows, func(a, b rawRow) int { return cmp.Compare(a.At, b.At) })
 	t := newBuilder(blockSize(rows))
 	for _, r := range rows {
-		t.add(*r.At, r.Input, r.Output, r.IDs)
+		t.add(r.At, r.Input, r.Output, r.IDs)
 	}
 	return t.Trace
 }
 
+// usual is the size of a block in Mooncake's traces, in tokens.
+const usual = 512
+
 // blockSize finds the tokens of a block from prompts and their numbers of
-// blocks; Mooncake's 512 where they do not agree with each other.
+// blocks.
 func blockSize(rows []rawRow) int {
-	const usual = 512
 	lo, hi := 1.0, math.Inf(1) // (n-1)·size < input ≤ n·size
 	for _, r := range rows {
 		if n := float64(len(r.IDs)); n > 0 {
@@ -146,8 +173,11 @@ func blockSize(rows []rawRow) int {
 			}
 		}
 	}
-	if lo >= hi || usual >= lo && usual < hi {
+	switch {
+	case usual >= lo && usual < hi:
 		return usual
+	case lo >= hi:
+		return likeliestSize(rows)
 	}
 	for size := 1; float64(size) < hi; size *= 2 {
 		if float64(size) >= lo {
@@ -155,6 +185,26 @@ func blockSize(rows []rawRow) int {
 		}
 	}
 	return int(math.Ceil(lo))
+}
+
+// likeliestSize is the power of two that most rows fit, where they do not all
+// agree with each other, or name whole blocks only.
+func likeliestSize(rows []rawRow) int {
+	fits := func(size int) (n int) {
+		for _, r := range rows {
+			if ids := len(r.IDs); ids > 0 && (ids == r.Input/size || ids == (r.Input+size-1)/size) {
+				n++
+			}
+		}
+		return n
+	}
+	best, most := usual, fits(usual)
+	for size := 1; size <= 1<<20; size *= 2 {
+		if n := fits(size); n > most {
+			best, most = size, n
+		}
+	}
+	return best
 }
 
 // builder numbers the blocks of a trace.
@@ -171,7 +221,7 @@ func newBuilder(blockTokens int) *builder {
 // an id counts together with all before it.
 func (b *builder) add(at float64, input, output int, ids []uint64) {
 	ids = ids[:min(len(ids), (input+b.BlockTokens-1)/b.BlockTokens)]
-	row := Row{At: at, Input: input, Output: max(1, output), Blocks: make([]int32, len(ids))}
+	row := Row{At: at, Input: input, Output: output, Blocks: make([]int32, len(ids)), number: len(b.Rows)}
 	chain := uint64(0)
 	for i, id := range ids {
 		chain = mix(chain, id)

@@ -1,27 +1,30 @@
-package engine
+package configs
 
 import (
 	"errors"
 	"strings"
 )
 
-// splitWords takes a command line apart as a shell would, with quotes and
-// backslashes but without expanding anything: no shell is run.
-func splitWords(line string) ([]string, error) {
+// Words takes the command line apart as a shell would, with quotes and
+// backslashes, one at a line's end continues it; but without expanding
+// anything: no shell is run.
+func (l *Launch) Words() ([]string, error) {
 	var words []string
 	var word strings.Builder
 	var quote rune // 0, ' or "
 	begun, escaped := false, false
-	for _, r := range line {
+	for _, r := range l.Command {
 		switch {
+		case escaped && r == '\n':
+			escaped = false
 		case escaped:
 			if quote == '"' && r != '"' && r != '\\' && r != '$' && r != '`' {
 				word.WriteByte('\\')
 			}
 			word.WriteRune(r)
-			escaped = false
+			begun, escaped = true, false
 		case r == '\\' && quote != '\'':
-			begun, escaped = true, true
+			escaped = true
 		case quote != 0 && r == quote:
 			quote = 0
 		case quote == 0 && (r == '\'' || r == '"'):
