@@ -18,7 +18,9 @@ func (s *Server) admit(r *request) error {
 	var err error
 	began := r.trace.now()
 	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
+		came := time.Now()
 		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
+		r.record.queued = time.Since(came)
 	} else {
 		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
 	}
@@ -120,9 +122,8 @@ func (s *Server) choose(r *request) error {
 	if r.ticket == nil {
 		r.describe()
 	} else {
-		t := r.newTicket()
-		t.Began, t.Waited = r.start, r.record.queued
-		r.ticket = t
+		r.ticket = r.newTicket()
+		r.ticket.Began = r.start
 	}
 	began := time.Now()
 	err := pl.queue.Acquire(r.wait, r.ticket)
@@ -191,7 +192,7 @@ func (r *request) newTicket() *limits.Ticket {
 			Work: r.work, Part: r.leg != nil && r.leg.follows != nil,
 		},
 		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
-		Asked: r.clientWait, NoQueue: r.noQueue,
+		Asked: r.clientWait, NoQueue: r.noQueue, Waited: r.record.queued,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,24 @@ keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute:
 	_ = nc.SetReadDeadline(time.Now().Add(time.Second))
 	if got, err := bufio.NewReader(nc).ReadString('\n'); !strings.HasPrefix(got, "HTTP/1.1 200") {
 		t.Errorf("got %q, %v; want its 200 before the drain is over", got, err)
+	}
+}
+
+func TestWaitingForARateAndForASlotIsOneWait(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Stream(); c.Event(faulty.Chunk("x")); c.Wait() })))
+	g := startGateway(t, `
+models: [{name: m, engines: [{url: $1, kind: openai, id: a}]}]
+keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute: 60, requests_burst: 1, concurrency: 1}, queue: {max_wait: 2s}}]
+`, s.URL)
+	raw(t, g, "POST /v1/chat/completions", "", chatBody+`,"stream":true}`)
+	eventually(t, "one runs", func() bool { return g.attempts.count() == 1 })
+	start := time.Now()
+	got := ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", auth)
+	if d := time.Since(start); got.status != 429 || d < 1900*time.Millisecond || d > 2500*time.Millisecond {
+		t.Errorf("%d after %v, want 429 after its max_wait of 2s: nearly 1s for its rate, the rest for the slot", got.status, d)
+	}
+	if ms, _ := strconv.Atoi(got.header.Get("X-Penstock-Queue-Ms")); ms < 1900 || ms > 2500 {
+		t.Errorf("X-Penstock-Queue-Ms is %d, want all of the 2 s", ms)
 	}
 }
 
