@@ -76,7 +76,8 @@ func (pl *pool) contextLength() int {
 
 // maxWait is how long the request may wait, for its rates and for room.
 func (r *request) maxWait() time.Duration {
-	d := r.bounds().MaxWait
+	bounds, _ := r.bounds()
+	d := bounds.MaxWait
 	if d <= 0 {
 		d = r.target.pool.config.Load().Queue.MaxWait
 	}
@@ -186,12 +187,13 @@ func (pl *pool) allServe(lora string) bool {
 }
 
 func (r *request) newTicket() *limits.Ticket {
+	bounds, waitKey := r.bounds()
 	return &limits.Ticket{
 		Item: limits.Item{
 			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output, Lane: r.queueLane(),
 			Work: r.work, Part: r.leg != nil && r.leg.follows != nil,
 		},
-		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
+		TryBind: r.tryBind, Reservation: r.reservation, Bounds: bounds, WaitKey: waitKey,
 		Asked: r.clientWait, NoQueue: r.noQueue, Waited: r.record.queued,
 	}
 }
@@ -280,13 +282,14 @@ func (r *request) tryBind() (ok bool, err error) {
 	}
 }
 
-// bounds are the key's own bounds on waiting; scoring requests wait longer.
-func (r *request) bounds() configs.Queue {
-	q := r.client.key.Queue
+// bounds are the key's own bounds on waiting; scoring requests wait longer, as
+// the configuration key says that is named then.
+func (r *request) bounds() (q configs.Queue, waitKey string) {
+	q = r.client.key.Queue
 	if r.lane == router.Score && q.MaxWait <= 0 {
-		q.MaxWait = r.snap.cfg.Scoring.MaxWait
+		q.MaxWait, waitKey = r.snap.cfg.Scoring.MaxWait, "scoring.max_wait"
 	}
-	return q
+	return q, waitKey
 }
 
 // explained is the size of a pool up to which the candidates of every choice

@@ -85,6 +85,22 @@ keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute:
 	}
 }
 
+func TestAScoringRequestNamesWhatBoundsItsWait(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Wait() })))
+	g := startGateway(t, `
+models: [{name: m, engines: [{url: $1, kind: openai, id: a}]}]
+scoring: {max_in_flight_tokens: 16, max_wait: 200ms}
+keys: [{name: k, key: "${K}"}]
+`, s.URL)
+	body := `{"model":"m","echo":true,"logprobs":1,"max_tokens":0,"prompt":"` + strings.Repeat("word ", 20) + `"}`
+	raw(t, g, "POST /v1/completions", "", body)
+	eventually(t, "one runs", func() bool { return g.attempts.count() == 1 })
+	got := ask(t, "POST", g.url+"/v1/completions", body, auth)
+	if got.status != 503 || !strings.Contains(got.body, "within 200ms. Limit set by scoring.max_wait.") {
+		t.Errorf("got %d %s, want 503 that names scoring.max_wait", got.status, got.body)
+	}
+}
+
 func TestWaitingForARateAndForASlotIsOneWait(t *testing.T) {
 	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Stream(); c.Event(faulty.Chunk("x")); c.Wait() })))
 	g := startGateway(t, `
