@@ -85,6 +85,22 @@ keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute:
 	}
 }
 
+// vLLM and SGLang let the pages of all origins read their answers.
+func TestTheEngineDoesNotSayWhichPagesMayRead(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) {
+		c.Whole(200, "application/json", "{}", "access-control-allow-origin: *", "access-control-allow-credentials: true", "access-control-expose-headers: x-a")
+	})))
+	for _, cors := range []string{"", "cors: {origins: [https://app.example.com]}\n"} {
+		g := startGateway(t, cors+`models: [{name: m, engines: [{url: $1, kind: openai, id: a}]}]`, s.URL)
+		got := ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", "Origin: https://evil.example.com")
+		for name := range got.header {
+			if strings.HasPrefix(name, "Access-Control-") {
+				t.Errorf("with %q a page of another origin gets %s: %s", cors, name, got.header.Get(name))
+			}
+		}
+	}
+}
+
 func TestAScoringRequestNamesWhatBoundsItsWait(t *testing.T) {
 	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Wait() })))
 	g := startGateway(t, `
