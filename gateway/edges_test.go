@@ -85,6 +85,25 @@ keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute:
 	}
 }
 
+func TestAKeySeesTheNamesThatItMayUseAndNoOthers(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(faulty.Good().Whole)))
+	g := startGateway(t, `
+models:
+  - {name: m, aliases: [fast], engines: [{url: $1, kind: openai, id: a}]}
+  - {name: secret, engines: []}
+keys: [{name: k, key: "${K}", models: [fast]}]
+`, s.URL)
+	if got := ask(t, "GET", g.url+"/v1/models", "", auth); !strings.Contains(got.body, `"data":[{"id":"fast",`) || strings.Contains(got.body, "secret") {
+		t.Errorf("the list is %s, want fast alone", got.body)
+	}
+	for _, model := range []string{`"model":"fsat",`, ""} {
+		body := strings.Replace(chatBody, `"model":"m",`, model, 1) + "}"
+		if got := ask(t, "POST", g.url+"/v1/chat/completions", body, auth); got.status >= 500 || strings.Contains(got.body, "secret") || !strings.Contains(got.body, "fast") {
+			t.Errorf("%s: got %d %s, want the name that the key may use and no other", model, got.status, got.body)
+		}
+	}
+}
+
 // vLLM and SGLang let the pages of all origins read their answers.
 func TestTheEngineDoesNotSayWhichPagesMayRead(t *testing.T) {
 	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) {

@@ -195,7 +195,7 @@ func (r *request) view() error {
 
 // findModel finds the pool, and whether the client may use it.
 func (r *request) findModel() error {
-	tg, err := r.s.pools.find(r.asked)
+	tg, err := r.s.pools.find(r.asked, r.client)
 	if e, ok := errors.AsType[*Error](err); ok && e.Status == fasthttp.StatusNotFound && r.s.fleet.Unknown() {
 		return noReplica(clip(r.asked, 200)) // an engine that is not up yet may have it
 	}
