@@ -154,6 +154,29 @@ keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute:
 	}
 }
 
+func TestWhoStillWaitsWhenTheDrainIsOverIsTold(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Wait() })))
+	g := startGateway(t, `
+models: [{name: m, engines: [{url: $1, kind: openai, id: a, max_running: 1}]}]
+timeouts: {drain: 100ms}
+keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute: 3}, queue: {max_wait: 50s}}]
+`, s.URL)
+	var all []net.Conn
+	for range 4 { // one runs, two wait for room, one for its rate
+		all = append(all, raw(t, g, "POST /v1/chat/completions", "", chatBody+"}"))
+	}
+	eventually(t, "all are there", func() bool { return g.attempts.count() == 1 && g.pools.waiting() == 2 && g.limiter.Waiting() == 1 })
+	if cut := g.Shutdown(); cut != 4 {
+		t.Errorf("%d were cut off, want all 4", cut)
+	}
+	for i, nc := range all {
+		_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if got, _ := io.ReadAll(nc); !strings.HasPrefix(string(got), "HTTP/1.1 503") || !strings.Contains(string(got), `"draining"`) {
+			t.Errorf("request %d got %q, want 503 draining", i, got)
+		}
+	}
+}
+
 func TestPartsOfOneRequestTakeOnePlaceOfItsKey(t *testing.T) {
 	g := startGateway(t, `
 models: [{name: m, engines: [{url: $1}]}]

@@ -170,7 +170,7 @@ func (s *Server) identify(r *request) error {
 
 // watchClient begins to notice the client's leaving.
 func (r *request) watchClient() {
-	r.wait, r.leave = context.WithCancelCause(context.Background())
+	r.wait, r.leave = context.WithCancelCause(r.s.waits)
 	r.watch = r.s.relay.Watch(r.ctx.Conn(), r.clientLeft)
 }
 

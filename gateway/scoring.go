@@ -160,7 +160,7 @@ func (s *Server) runLeg(q *request) (err error) {
 	}
 	stop := context.AfterFunc(q.wait, func() {
 		if c := q.calling.Load(); c != nil {
-			c.Cancel(relay.ErrClientGone)
+			c.Cancel(q.over())
 		}
 	})
 	defer stop()
