@@ -49,9 +49,12 @@ func (c *Config) setDefaults() {
 
 func (a *Admin) setDefaults() { a.Listen = "127.0.0.1:9090" }
 
+// defaultMaxLength is how many may wait for a model.
+const defaultMaxLength = 1000
+
 func (m *Model) setDefaults() {
 	m.Policy = "prefix"
-	m.Queue = Queue{MaxLength: 1000, MaxWait: 30 * time.Second, WaitingCredit: 0.085, HeadHold: 5 * time.Second}
+	m.Queue = Queue{MaxLength: defaultMaxLength, MaxWait: 30 * time.Second, WaitingCredit: 0.085, HeadHold: 5 * time.Second}
 }
 
 func (e *Engine) setDefaults() { e.DPRanks = "auto" }

@@ -115,6 +115,30 @@ func (c *Config) Warnings() []string {
 			w = append(w, fmt.Sprintf("keys[%d].expires: the key of %s expired on %s", i, k.Name, k.Expires))
 		}
 	}
+	return append(w, c.unused()...)
+}
+
+// unused are the settings that others leave no effect.
+func (c *Config) unused() []string {
+	var w []string
+	wait := func(key string, wait, request time.Duration) {
+		if wait >= request {
+			w = append(w, fmt.Sprintf("%s: %s leaves no time for an answer, timeouts.request (%s) bounds both together", key, wait, request))
+		}
+	}
+	longest := c.Timeouts.Request
+	for i := range c.Models {
+		m := &c.Models[i]
+		key, request := fmt.Sprintf("models[%d].queue", i), cmp.Or(m.Timeouts.Request, c.Timeouts.Request)
+		longest = max(longest, request)
+		if c.Limits.Mode == "auto" && m.Queue.MaxLength != defaultMaxLength {
+			w = append(w, fmt.Sprintf("%s.max_length: %d is not used, limits.mode auto derives it from the engines", key, m.Queue.MaxLength))
+		}
+		wait(key+".max_wait", m.Queue.MaxWait, request)
+	}
+	for i := range c.Keys {
+		wait(fmt.Sprintf("keys[%d].queue.max_wait", i), c.Keys[i].Queue.MaxWait, longest)
+	}
 	return w
 }
 

@@ -133,3 +133,23 @@ func TestAnOverriddenValueIsShownInsteadOfItsReference(t *testing.T) {
 		t.Errorf("Validate with one port for both listeners: got %v, want an error that names admin.listen", err)
 	}
 }
+
+func TestWarningsNameWhatHasNoEffect(t *testing.T) {
+	const engines = "engines: [{local: {replicas: 1}}]"
+	for yaml, want := range map[string]string{
+		"models: [{name: m, " + engines + "}]":                                                         "",
+		"models: [{name: m, " + engines + "}]\nlimits: {mode: auto}":                                   "",
+		"models: [{name: m, " + engines + ", queue: {max_length: 5}}]\nlimits: {mode: auto}":           "models[0].queue.max_length: 5",
+		"models: [{name: m, " + engines + ", queue: {max_wait: 2h}}]":                                  "models[0].queue.max_wait: 2h0m0s",
+		"models: [{name: m, " + engines + ", queue: {max_wait: 2h}, timeouts: {request: 3h}}]":         "",
+		"models: [{name: m, " + engines + "}]\nkeys: [{name: k, key: '${K}', queue: {max_wait: 70m}}]": "keys[0].queue.max_wait: 1h10m0s",
+	} {
+		c, err := Parse("t.yaml", []byte(yaml), func(string) (string, bool) { return "secret-K-0123456789", true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(c.Warnings(), "\n"); want == "" && got != "" || !strings.HasPrefix(got, want) {
+			t.Errorf("%s\nwarns %q, want %q", yaml, got, want)
+		}
+	}
+}

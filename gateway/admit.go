@@ -18,7 +18,9 @@ func (s *Server) admit(r *request) error {
 	var err error
 	began := r.trace.now()
 	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
+		came := time.Now()
 		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
+		r.record.queued = time.Since(came)
 	} else {
 		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
 	}
@@ -74,7 +76,8 @@ func (pl *pool) contextLength() int {
 
 // maxWait is how long the request may wait, for its rates and for room.
 func (r *request) maxWait() time.Duration {
-	d := r.bounds().MaxWait
+	bounds, _ := r.bounds()
+	d := bounds.MaxWait
 	if d <= 0 {
 		d = r.target.pool.config.Load().Queue.MaxWait
 	}
@@ -120,9 +123,8 @@ func (s *Server) choose(r *request) error {
 	if r.ticket == nil {
 		r.describe()
 	} else {
-		t := r.newTicket()
-		t.Began, t.Waited = r.start, r.record.queued
-		r.ticket = t
+		r.ticket = r.newTicket()
+		r.ticket.Began = r.start
 	}
 	began := time.Now()
 	err := pl.queue.Acquire(r.wait, r.ticket)
@@ -185,13 +187,14 @@ func (pl *pool) allServe(lora string) bool {
 }
 
 func (r *request) newTicket() *limits.Ticket {
+	bounds, waitKey := r.bounds()
 	return &limits.Ticket{
 		Item: limits.Item{
 			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output, Lane: r.queueLane(),
 			Work: r.work, Part: r.leg != nil && r.leg.follows != nil,
 		},
-		TryBind: r.tryBind, Reservation: r.reservation, Bounds: r.bounds(),
-		Asked: r.clientWait, NoQueue: r.noQueue,
+		TryBind: r.tryBind, Reservation: r.reservation, Bounds: bounds, WaitKey: waitKey,
+		Asked: r.clientWait, NoQueue: r.noQueue, Waited: r.record.queued,
 	}
 }
 
@@ -279,13 +282,14 @@ func (r *request) tryBind() (ok bool, err error) {
 	}
 }
 
-// bounds are the key's own bounds on waiting; scoring requests wait longer.
-func (r *request) bounds() configs.Queue {
-	q := r.client.key.Queue
+// bounds are the key's own bounds on waiting; scoring requests wait longer, as
+// the configuration key says that is named then.
+func (r *request) bounds() (q configs.Queue, waitKey string) {
+	q = r.client.key.Queue
 	if r.lane == router.Score && q.MaxWait <= 0 {
-		q.MaxWait = r.snap.cfg.Scoring.MaxWait
+		q.MaxWait, waitKey = r.snap.cfg.Scoring.MaxWait, "scoring.max_wait"
 	}
-	return q
+	return q, waitKey
 }
 
 // explained is the size of a pool up to which the candidates of every choice

@@ -101,8 +101,8 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	a.span = r.trace.upstream(a)
 	s.attempts.add(a)
 	r.calling.Store(&a.call)
-	if r.gone() {
-		a.call.Cancel(relay.ErrClientGone)
+	if cause := r.over(); cause != nil {
+		a.call.Cancel(cause)
 	}
 	ans, err := up.Do(&a.call, a.request(), r.response)
 	s.attempts.sent(a)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,98 @@ keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute:
 	_ = nc.SetReadDeadline(time.Now().Add(time.Second))
 	if got, err := bufio.NewReader(nc).ReadString('\n'); !strings.HasPrefix(got, "HTTP/1.1 200") {
 		t.Errorf("got %q, %v; want its 200 before the drain is over", got, err)
+	}
+}
+
+func TestAKeySeesTheNamesThatItMayUseAndNoOthers(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(faulty.Good().Whole)))
+	g := startGateway(t, `
+models:
+  - {name: m, aliases: [fast], engines: [{url: $1, kind: openai, id: a}]}
+  - {name: secret, engines: []}
+keys: [{name: k, key: "${K}", models: [fast]}]
+`, s.URL)
+	if got := ask(t, "GET", g.url+"/v1/models", "", auth); !strings.Contains(got.body, `"data":[{"id":"fast",`) || strings.Contains(got.body, "secret") {
+		t.Errorf("the list is %s, want fast alone", got.body)
+	}
+	for _, model := range []string{`"model":"fsat",`, ""} {
+		body := strings.Replace(chatBody, `"model":"m",`, model, 1) + "}"
+		if got := ask(t, "POST", g.url+"/v1/chat/completions", body, auth); got.status >= 500 || strings.Contains(got.body, "secret") || !strings.Contains(got.body, "fast") {
+			t.Errorf("%s: got %d %s, want the name that the key may use and no other", model, got.status, got.body)
+		}
+	}
+}
+
+// vLLM and SGLang let the pages of all origins read their answers.
+func TestTheEngineDoesNotSayWhichPagesMayRead(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) {
+		c.Whole(200, "application/json", "{}", "access-control-allow-origin: *", "access-control-allow-credentials: true", "access-control-expose-headers: x-a")
+	})))
+	for _, cors := range []string{"", "cors: {origins: [https://app.example.com]}\n"} {
+		g := startGateway(t, cors+`models: [{name: m, engines: [{url: $1, kind: openai, id: a}]}]`, s.URL)
+		got := ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", "Origin: https://evil.example.com")
+		for name := range got.header {
+			if strings.HasPrefix(name, "Access-Control-") {
+				t.Errorf("with %q a page of another origin gets %s: %s", cors, name, got.header.Get(name))
+			}
+		}
+	}
+}
+
+func TestAScoringRequestNamesWhatBoundsItsWait(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Wait() })))
+	g := startGateway(t, `
+models: [{name: m, engines: [{url: $1, kind: openai, id: a}]}]
+scoring: {max_in_flight_tokens: 16, max_wait: 200ms}
+keys: [{name: k, key: "${K}"}]
+`, s.URL)
+	body := `{"model":"m","echo":true,"logprobs":1,"max_tokens":0,"prompt":"` + strings.Repeat("word ", 20) + `"}`
+	raw(t, g, "POST /v1/completions", "", body)
+	eventually(t, "one runs", func() bool { return g.attempts.count() == 1 })
+	got := ask(t, "POST", g.url+"/v1/completions", body, auth)
+	if got.status != 503 || !strings.Contains(got.body, "within 200ms. Limit set by scoring.max_wait.") {
+		t.Errorf("got %d %s, want 503 that names scoring.max_wait", got.status, got.body)
+	}
+}
+
+func TestWaitingForARateAndForASlotIsOneWait(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Stream(); c.Event(faulty.Chunk("x")); c.Wait() })))
+	g := startGateway(t, `
+models: [{name: m, engines: [{url: $1, kind: openai, id: a}]}]
+keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute: 60, requests_burst: 1, concurrency: 1}, queue: {max_wait: 2s}}]
+`, s.URL)
+	raw(t, g, "POST /v1/chat/completions", "", chatBody+`,"stream":true}`)
+	eventually(t, "one runs", func() bool { return g.attempts.count() == 1 })
+	start := time.Now()
+	got := ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", auth)
+	if d := time.Since(start); got.status != 429 || d < 1900*time.Millisecond || d > 2500*time.Millisecond {
+		t.Errorf("%d after %v, want 429 after its max_wait of 2s: nearly 1s for its rate, the rest for the slot", got.status, d)
+	}
+	if ms, _ := strconv.Atoi(got.header.Get("X-Penstock-Queue-Ms")); ms < 1900 || ms > 2500 {
+		t.Errorf("X-Penstock-Queue-Ms is %d, want all of the 2 s", ms)
+	}
+}
+
+func TestWhoStillWaitsWhenTheDrainIsOverIsTold(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(func(c *faulty.Conn) { c.Wait() })))
+	g := startGateway(t, `
+models: [{name: m, engines: [{url: $1, kind: openai, id: a, max_running: 1}]}]
+timeouts: {drain: 100ms}
+keys: [{name: k, key: "${K}", on_rate_limit: wait, limits: {requests_per_minute: 3}, queue: {max_wait: 50s}}]
+`, s.URL)
+	var all []net.Conn
+	for range 4 { // one runs, two wait for room, one for its rate
+		all = append(all, raw(t, g, "POST /v1/chat/completions", "", chatBody+"}"))
+	}
+	eventually(t, "all are there", func() bool { return g.attempts.count() == 1 && g.pools.waiting() == 2 && g.limiter.Waiting() == 1 })
+	if cut := g.Shutdown(); cut != 4 {
+		t.Errorf("%d were cut off, want all 4", cut)
+	}
+	for i, nc := range all {
+		_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if got, _ := io.ReadAll(nc); !strings.HasPrefix(string(got), "HTTP/1.1 503") || !strings.Contains(string(got), `"draining"`) {
+			t.Errorf("request %d got %q, want 503 draining", i, got)
+		}
 	}
 }
 

@@ -170,7 +170,7 @@ func (s *Server) identify(r *request) error {
 
 // watchClient begins to notice the client's leaving.
 func (r *request) watchClient() {
-	r.wait, r.leave = context.WithCancelCause(context.Background())
+	r.wait, r.leave = context.WithCancelCause(r.s.waits)
 	r.watch = r.s.relay.Watch(r.ctx.Conn(), r.clientLeft)
 }
 
@@ -195,7 +195,7 @@ func (r *request) view() error {
 
 // findModel finds the pool, and whether the client may use it.
 func (r *request) findModel() error {
-	tg, err := r.s.pools.find(r.asked)
+	tg, err := r.s.pools.find(r.asked, r.client)
 	if e, ok := errors.AsType[*Error](err); ok && e.Status == fasthttp.StatusNotFound && r.s.fleet.Unknown() {
 		return noReplica(clip(r.asked, 200)) // an engine that is not up yet may have it
 	}

@@ -33,6 +33,8 @@ func asError(err error) *Error {
 	switch {
 	case errors.Is(err, relay.ErrClientGone), errors.Is(err, context.Canceled):
 		return errClientGone
+	case errors.Is(err, relay.ErrDraining): // it was still waiting
+		return verdictError(relay.Verdict{Status: fasthttp.StatusServiceUnavailable, Code: "draining"}, relay.Answer{}, err)
 	case errors.Is(err, router.ErrNoReplica):
 		return noReplica("")
 	case errors.Is(err, router.ErrNoRoom): // of those that do not queue

@@ -41,10 +41,8 @@ func (s *Server) listModels(r *request) {
 		return
 	}
 	list := modelList{Object: "list", Data: []modelObject{}}
-	for _, e := range s.pools.current.Load().list {
-		if r.client.allows(e.id) || e.parent != "" && r.client.allows(e.parent) {
-			list.Data = append(list.Data, e.object())
-		}
+	for _, e := range s.pools.current.Load().seenBy(r.client) {
+		list.Data = append(list.Data, e.object())
 	}
 	r.answer(fasthttp.StatusOK, list)
 }
@@ -62,24 +60,15 @@ func (s *Server) oneModel(r *request) {
 		return
 	}
 	t := s.pools.current.Load()
-	tg, ok := t.names[id]
-	if !ok {
-		r.fail(modelNotFound(id, t))
-		return
-	}
-	if !r.client.mayUse(tg, id) {
+	e, ok := t.entry(id)
+	switch {
+	case !ok:
+		r.fail(modelNotFound(id, t.seenBy(r.client)))
+	case !r.client.mayUse(t.names[id], id):
 		r.fail(notAllowed(r.client, id))
-		return
+	default:
+		r.answer(fasthttp.StatusOK, e.object())
 	}
-	for _, e := range t.list {
-		if e.id == id || tg.lora == "" && e.id == tg.pool.name {
-			o := e.object()
-			o.ID = id
-			r.answer(fasthttp.StatusOK, o)
-			return
-		}
-	}
-	r.fail(modelNotFound(id, t))
 }
 
 func notAllowed(c *client, model string) *Error {

@@ -101,14 +101,14 @@ func (t *table) add(pl *pool, pools map[string]*pool, unnamed bool) {
 const defaultModel = "default"
 
 // find is what a model's name stands for. Without a name it is the alias
-// "default", or the only model.
-func (p *pools) find(name string) (target, error) {
+// "default", or the only model. Its errors name what the client may use.
+func (p *pools) find(name string, c *client) (target, error) {
 	t := p.current.Load()
 	if name != "" {
 		if tg, ok := t.names[name]; ok {
 			return tg, nil
 		}
-		return target{}, modelNotFound(name, t)
+		return target{}, modelNotFound(name, t.seenBy(c))
 	}
 	if tg, ok := t.names[defaultModel]; ok {
 		return tg, nil
@@ -119,22 +119,50 @@ func (p *pools) find(name string) (target, error) {
 	if len(t.list) == 0 {
 		return target{}, noReplica("")
 	}
-	return target{}, invalid("missing_required_parameter", "model", "The request names no model, and there are several: %s.", strings.Join(t.ids(), ", "))
+	return target{}, invalid("missing_required_parameter", "model", "The request names no model, and there are several: %s.", strings.Join(ids(t.seenBy(c)), ", "))
 }
 
-func (t *table) ids() []string {
-	ids := make([]string, len(t.list))
-	for i, e := range t.list {
+// seenBy are the models that a client may use, in the order of /v1/models:
+// those listed, and of the aliases the ones that its key names.
+func (t *table) seenBy(c *client) (seen []modelEntry) {
+	for _, e := range t.list {
+		if c.allows(e.id) || e.parent != "" && c.allows(e.parent) {
+			seen = append(seen, e)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.models)) {
+		if e, ok := t.entry(name); ok && !slices.Contains(ids(seen), name) {
+			seen = append(seen, e)
+		}
+	}
+	return seen
+}
+
+// entry is the model as that name shows it, which may be an alias.
+func (t *table) entry(name string) (modelEntry, bool) {
+	tg, ok := t.names[name]
+	for _, e := range t.list {
+		if ok && (e.id == name || tg.lora == "" && e.id == tg.pool.name) {
+			e.id = name
+			return e, true
+		}
+	}
+	return modelEntry{}, false
+}
+
+func ids(entries []modelEntry) []string {
+	ids := make([]string, len(entries))
+	for i, e := range entries {
 		ids[i] = e.id
 	}
 	return ids
 }
 
-func modelNotFound(name string, t *table) *Error {
+func modelNotFound(name string, seen []modelEntry) *Error {
 	const most = 20
 	msg := "The model '" + clip(name, 200) + "' does not exist here."
-	if ids := t.ids(); len(ids) > 0 && len(ids) <= most {
-		msg += " There are: " + strings.Join(ids, ", ") + "."
+	if len(seen) > 0 && len(seen) <= most {
+		msg += " There are: " + strings.Join(ids(seen), ", ") + "."
 	}
 	return &Error{Status: 404, Type: typeInvalid, Code: "model_not_found", Param: "model", Message: msg}
 }

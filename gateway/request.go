@@ -204,5 +204,17 @@ func (r *request) stopWatching() {
 	}
 }
 
+// over is why the request is not to go on: its client has left, or the drain is
+// over. nil: it is to.
+func (r *request) over() error {
+	switch {
+	case r.wait == nil || r.wait.Err() == nil:
+		return nil
+	case errors.Is(context.Cause(r.wait), relay.ErrDraining):
+		return relay.ErrDraining
+	}
+	return relay.ErrClientGone // or another part of the request has failed
+}
+
 // gone says that the client has left.
-func (r *request) gone() bool { return r.wait != nil && r.wait.Err() != nil }
+func (r *request) gone() bool { return errors.Is(r.over(), relay.ErrClientGone) }

@@ -108,6 +108,7 @@ func (r *request) newLeg(job *scoring.Job, p scoring.Part) *request {
 		choice: router.Request{Session: r.session()}, // read here: the parts share the client's headers
 		input:  max(1, p.Tokens), output: r.output * (p.To - p.From) / max(1, r.look.view.PromptCount()),
 	}
+	q.record.queued = r.record.queued
 	q.look = &look{view: r.look.view, key: r.look.key}
 	r.ctx.Request.Header.CopyTo(&q.header)
 	q.wait, q.leave = context.WithCancelCause(r.wait)
@@ -159,7 +160,7 @@ func (s *Server) runLeg(q *request) (err error) {
 	}
 	stop := context.AfterFunc(q.wait, func() {
 		if c := q.calling.Load(); c != nil {
-			c.Cancel(relay.ErrClientGone)
+			c.Cancel(q.over())
 		}
 	})
 	defer stop()

@@ -61,6 +61,8 @@ type Server struct {
 	tracer   *tracer // nil: tracing is off
 	budget   atomic.Pointer[relay.Budget]
 	attempts *attempts
+	waits    context.Context // of all that wait; ended when the drain is over
+	endWaits context.CancelCauseFunc
 	recent   *recent
 	pulse    pulse
 	refusals refusals
@@ -97,6 +99,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.looks.New = func() any {
 		return &look{key: router.NewKeyBuilder(cfg.Routing.BlockTokens, cfg.Limits.TokensPerImage)}
 	}
+	s.waits, s.endWaits = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.relay = relay.New(relay.Options{
 		MaxEvent: int(cfg.MaxEvent), MaxIdle: cfg.Timeouts.EngineIdle,
 		OnPanic: func(v any) { s.reportPanic("", v) },
@@ -270,7 +273,9 @@ func (s *Server) Shutdown() (cut int) {
 	s.log.Info("draining: no new requests", "running", s.attempts.count(), "timeout", drain)
 	deadline := time.Now().Add(drain)
 	s.waitIdle(deadline)
-	if cut = s.attempts.cancelAll(relay.ErrDraining); cut > 0 {
+	cut = s.pools.waiting() + s.limiter.Waiting()
+	s.endWaits(relay.ErrDraining) // first, so that none of them begins after the others are ended
+	if cut += s.attempts.cancelAll(relay.ErrDraining); cut > 0 {
 		s.log.Warn("timeouts.drain is over: requests cut off", "requests", cut,
 			"hint", "a longer timeouts.drain lets longer answers finish; the pod's grace period must exceed it")
 		s.waitIdle(time.Now().Add(time.Second))

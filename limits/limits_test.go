@@ -146,11 +146,11 @@ func TestRefusalNamesLimitValueAndConfigKey(t *testing.T) {
 	}{
 		{
 			ScopeKey, 400,
-			[]string{`key "k"`, "limit 600", "used 450", "requested 400", "keys[k].limits.tokens_per_minute", "try again in 35s"},
+			[]string{`key "k"`, "limit 600 (500 at once)", "used 450", "requested 400", "keys[k].limits.tokens_per_minute and tokens_burst.", "try again in 35s"},
 			"35", "35000", 35 * time.Second,
 		},
 		{ScopeKeyModel, 51, []string{`key "k" on model "m"`, "keys[k].model_limits[m].tokens_per_minute", "try again in 100ms"}, "1", "100", 100 * time.Millisecond},
-		{ScopeModel, 501, []string{"Request too large", `model "m"`, "needs 501 tokens", "more than 500", "models[m].limits.tokens_per_minute"}, "1", "1", 0},
+		{ScopeModel, 501, []string{"Request too large", `model "m"`, "needs 501 tokens", "more than 500 at once (600 per minute)", "models[m].limits.tokens_per_minute and tokens_burst."}, "1", "1", 0},
 	} {
 		l := memoryLimiter(t)
 		q := &Request{Key: "k", Model: "m", Cost: Cost{1, 450, 0}}

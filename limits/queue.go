@@ -27,6 +27,8 @@ type Ticket struct {
 	Reservation *Reservation
 	// Bounds are the key's own; zero values: the model's.
 	Bounds configs.Queue
+	// WaitKey names the configuration key of Bounds.MaxWait where that is not the key's own.
+	WaitKey string
 	// Asked shortens the wait, as the client asked for. 0: not.
 	Asked time.Duration
 	// NoQueue refuses at once what would have to wait.
@@ -410,7 +412,7 @@ func (q *Queue) timeout(t *Ticket, now time.Time) *Refusal {
 	case t.Asked > 0 && t.Asked == t.wait:
 		header = "the header x-penstock-max-wait"
 	}
-	f.ConfigKey = cmp.Or(model, header, f.ConfigKey)
+	f.ConfigKey = cmp.Or(model, header, t.WaitKey, f.ConfigKey)
 	f.RetryAfter = q.drain.until(now, 1)
 	return f
 }

@@ -3,6 +3,7 @@ package limits
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -42,6 +43,8 @@ type Refusal struct {
 	State State
 	// Mode is where the counters were.
 	Mode Mode
+
+	ownBurst bool // the bucket's size is not one minute's worth
 }
 
 // newRefusal tells of the limit that is violated longest.
@@ -54,7 +57,7 @@ func newRefusal(r *Reservation, bad []violation) *Refusal {
 	}
 	f := &Refusal{
 		Scope: worst.scope, Kind: worst.kind, Key: r.key, Model: r.model,
-		Limit: worst.rate.limit, Burst: worst.rate.burst,
+		Limit: worst.rate.limit, Burst: worst.rate.burst, ownBurst: worst.rate.burst != worst.rate.limit,
 		Used: (worst.used + unit - 1) / unit, Needed: r.cost.of(worst.kind),
 		ConfigKey: ConfigKey(worst.scope, worst.kind, r.key, r.model),
 		Mode:      r.Mode(), State: r.State(),
@@ -102,12 +105,17 @@ func (f *Refusal) Error() string {
 		KindRequests: "requests", KindTokens: "tokens",
 		KindInput: "input tokens", KindOutput: "output tokens",
 	}[f.Kind]
+	limit, setBy := strconv.FormatInt(f.Limit, 10), f.ConfigKey
+	if f.ownBurst { // without it, what was used need not look like too much
+		limit += fmt.Sprintf(" (%d at once)", f.Burst)
+		setBy += " and " + strings.ReplaceAll(what, " ", "_") + "_burst"
+	}
 	if f.TooLarge {
 		return fmt.Sprintf("Request too large for %s: it needs %d %s, and the limit never admits more than %d at once (%d per minute). Limit set by %s.",
-			f.who(), f.Needed, what, f.Burst, f.Limit, f.ConfigKey)
+			f.who(), f.Needed, what, f.Burst, f.Limit, setBy)
 	}
-	return fmt.Sprintf("Rate limit reached for %s on %s per minute: limit %d, used %d, requested %d. Limit set by %s. %s",
-		f.who(), what, f.Limit, f.Used, f.Needed, f.ConfigKey, f.again())
+	return fmt.Sprintf("Rate limit reached for %s on %s per minute: limit %s, used %d, requested %d. Limit set by %s. %s",
+		f.who(), what, limit, f.Used, f.Needed, setBy, f.again())
 }
 
 func (f *Refusal) again() string {

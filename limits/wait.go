@@ -23,6 +23,10 @@ type waiter struct {
 	waits bool          // it has its place; of its own goroutine alone
 }
 
+// lookAgain is how often the first of those who wait looks whether it fits by
+// now: what others give back, a reset or a reload make it sooner.
+const lookAgain = 100 * time.Millisecond
+
 // ReserveWait is Reserve for keys with on_rate_limit: wait. A request that a
 // rate refuses waits for its time, behind those of its key that wait already,
 // if that time is at most maxWait and fewer than maxLength wait (0: no bound).
@@ -61,6 +65,9 @@ func (l *Limiter) ReserveWait(ctx context.Context, q *Request, maxWait time.Dura
 			return nil, f
 		}
 		w.waits = true
+		if n == 0 {
+			wait = min(wait, lookAgain)
+		}
 		if err := sleep(ctx, wait, w.turn, n > 0); err != nil {
 			return nil, err
 		}

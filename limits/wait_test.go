@@ -94,3 +94,26 @@ func TestRateWaiterLeavesWithTheClient(t *testing.T) {
 		}
 	})
 }
+
+func TestRateWaitEndsWhenEnoughIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memoryLimiter(t)
+		first, err := l.ReserveWait(t.Context(), waitRequest(60), time.Minute, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				_, err := l.ReserveWait(t.Context(), waitRequest(18), time.Minute, 0)
+				if d := time.Since(start); err != nil || d > 2*time.Second {
+					t.Errorf("%v after %v, want within 2s: at 1s nearly all was given back", err, d)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		first.Settle(time.Now(), Actual{Outcome: OutcomeDone, Input: 3})
+		wg.Wait()
+	})
+}

@@ -17,7 +17,8 @@ const (
 	DialectResponses
 	// DialectMessages ends with message_stop: /v1/messages.
 	DialectMessages
-	// DialectNone has no end marker: the end of the body is its end.
+	// DialectNone needs no end marker: the end of the body is its end, or data: [DONE]
+	// where it comes, as with vLLM's transcriptions.
 	DialectNone
 )
 

@@ -228,14 +228,16 @@ func plainEncoding(h *fasthttp.ResponseHeader) bool {
 	return len(e) == 0 || equalFold(e, "identity")
 }
 
-// stripHeaders removes what belongs to the engine's connection, and the
-// protocol version and reason, which the server writes itself.
+// stripHeaders removes what belongs to the engine's connection, what it lets
+// browsers' pages do, which is for the gateway to say, and the protocol version
+// and reason, which the server writes itself.
 func stripHeaders(h *fasthttp.ResponseHeader) {
-	var found [8]string
+	var found [12]string
 	drop := found[:0]
 	for k := range h.All() {
 		switch string(k) {
-		case "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Te", "Upgrade", "Trailer", "Transfer-Encoding", "Connection":
+		case "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Te", "Upgrade", "Trailer", "Transfer-Encoding", "Connection",
+			"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers":
 			if len(drop) < len(found) {
 				drop = append(drop, string(k))
 			}

@@ -176,7 +176,7 @@ func (x *exchange) keepEvent(end int) {
 	switch {
 	case !k.data:
 	case k.done:
-		s.ended = s.ended || x.req.Dialect == DialectDone
+		s.ended = s.ended || x.req.Dialect == DialectDone || x.req.Dialect == DialectNone
 		s.closed = true
 	case !s.first && k.payload.Error != nil:
 		s.failed = &failedEvent{errorStatus(&k.payload), bytes.Clone(k.text)} // scratch serves the next event, too

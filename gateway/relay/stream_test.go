@@ -159,6 +159,7 @@ func TestEachEndpointsEndMarker(t *testing.T) {
 		{"messages, not there", DialectMessages, begin + delta, "", false},
 		{"messages, not there but done", DialectMessages, begin + delta + doneEvent, "", false},
 		{"none", DialectNone, event("{}"), "", true},
+		{"none, but done", DialectNone, event("{}") + doneEvent, "", true},
 		{"none, last without its blank line", DialectNone, event("{}") + "data: x", event("{}") + "data: x\n\n", true},
 		{"an error of the engine's, then done", DialectDone, event("{}") + event(`{"error":{"message":"x","code":500}}`) + doneEvent, "", true},
 		{"an error of the engine's, then nothing", DialectDone, event("{}") + event(`{"error":{"message":"x","code":500}}`), "", false},
