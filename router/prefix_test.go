@@ -209,3 +209,50 @@ func TestASlowReplicaGetsLessAndEqualOnesTheSame(t *testing.T) {
 		t.Errorf("a replica three times slower is priced at %.0f tokens/s, the others at %.0f", slow, usual)
 	}
 }
+
+// TestANewConversationBeginsWhereFewRanOfLate: those who talk on a replica may
+// all be thinking at the moment; their next turns come back there.
+func TestANewConversationBeginsWhereFewRanOfLate(t *testing.T) {
+	p := newTestPool(Options{}, 2, Capacity{})
+	busy := p.Replicas()[0]
+	only := func(r *Replica) bool { return r == busy }
+	now := t0
+	var leases []*Lease
+	for family := range uint64(5) {
+		q := prompt(family, 10)
+		q.Only = only
+		l := mustChoose(t, p, now, q)
+		l.First(now)
+		leases = append(leases, l)
+		now = now.Add(5 * time.Second)
+	}
+	for _, l := range leases {
+		finish(l, now)
+	}
+	for family := range uint64(10) {
+		l := mustChoose(t, p, now, prompt(100+family, 10))
+		if l.Replica() == busy {
+			t.Fatalf("conversation %d began where five ran until now, not where none did", family)
+		}
+		l.First(now)
+		finish(l, now)
+	}
+}
+
+func TestLevelFollowsWhatIsSeen(t *testing.T) {
+	var l level
+	now := t0
+	for range 100 {
+		l.look(now, 8, time.Second)
+		if again := l.look(now, 0, time.Second); again != l.value {
+			t.Fatalf("a second look at one instant gave %g, want the same %g", again, l.value)
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	if l.value < 7.9 || l.value > 8 {
+		t.Errorf("after ten spans of 8 the mean is %g", l.value)
+	}
+	if back := l.look(now.Add(-time.Minute), 0, time.Second); back < 7.9 {
+		t.Errorf("a clock that went back a minute gave %g, want no change", back)
+	}
+}

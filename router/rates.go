@@ -115,11 +115,13 @@ type level struct {
 // look takes what is seen now, which counts for as long as nobody looked, and
 // returns the mean over about the span.
 func (l *level) look(now time.Time, seen float64, span time.Duration) float64 {
-	if !l.at.IsZero() {
-		since := max(0, now.Sub(l.at))
-		l.value += (seen - l.value) * float64(since) / float64(since+span)
+	if l.at.IsZero() {
+		l.at = now
 	}
-	l.at = now
+	if since := now.Sub(l.at); since > 0 { // two who choose at once may come in the other order
+		l.value += (seen - l.value) * float64(since) / float64(since+span)
+		l.at = now
+	}
 	return l.value
 }
 
