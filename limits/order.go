@@ -126,6 +126,10 @@ func (o *Order) KeyPlaces(key string) int {
 	return 0
 }
 
+// placed says that the item waits on whatever else waits: its request has begun,
+// or it is tried again and keeps the place that it had.
+func (it *Item) placed() bool { return it.Part || it.owner != nil && !it.owner.Began.IsZero() }
+
 func (s *share) places() int { return len(s.waiting) - s.parts }
 
 // count counts one more waiting item, or one less.
@@ -406,7 +410,7 @@ func (o *Order) crowd(key string, weight float64, n int) *Item {
 	for _, s := range o.active {
 		if n := float64(s.places()) / s.weight; n > most && s.key != key {
 			for _, it := range slices.Backward(s.waiting) {
-				if !it.Part && (it.owner == nil || it.owner.Began.IsZero()) { // who is tried again keeps its place
+				if !it.placed() {
 					most, last = n, it
 					break
 				}

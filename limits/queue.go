@@ -155,9 +155,9 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 	if q.order.Len() == 0 {
 		q.short = [maxLanes]bool{} // who lacked room is gone
 	}
-	placed := t.Part || !t.Began.IsZero()
-	late := t.NoQueue || q.bounds.MaxLength == 0 && !placed
-	if !late && !placed && q.over(t, 1) {
+	t.Item.owner = t
+	late := t.NoQueue || q.bounds.MaxLength == 0 && !t.placed()
+	if !late && !t.placed() && q.over(t, 1) {
 		// A burst comes faster than it is dispatched: while nobody lacks room, a
 		// place in the queue is nothing that a request needs yet.
 		if late = q.busy && !q.short[t.Lane%maxLanes]; !late {
@@ -170,7 +170,6 @@ func (q *Queue) enter(now time.Time, t *Ticket) error {
 		q.rated = now
 		q.order.SetRate(q.rate())
 	}
-	t.Item.owner = t
 	q.order.Push(now, since, &t.Item)
 	t.entered = q.rounds
 	if late {
