@@ -155,8 +155,10 @@ func (s *Server) runLeg(q *request) (err error) {
 		}
 		decided()
 	}()
-	if q.leg.follows != nil {
+	if q.leg.follows != nil { // the first one's wait is bounded, and this one's by what that leaves
+		began := time.Now()
 		<-q.leg.follows
+		q.record.queued += time.Since(began)
 	}
 	stop := context.AfterFunc(q.wait, func() {
 		if c := q.calling.Load(); c != nil {
