@@ -44,15 +44,15 @@ func BenchmarkPath(b *testing.B) {
 }
 
 // direct has the gateway's engine answered in memory.
-func (g *harness) direct(b *testing.B) {
-	for _, r := range g.fleet.Replicas() {
-		up, err := g.relay.NewUpstream(relay.UpstreamOptions{URL: r.Conn().URL, Dial: func(context.Context, string, string) (net.Conn, error) {
+func (h *harness) direct(b *testing.B) {
+	for _, r := range h.fleet.Replicas() {
+		up, err := h.relay.NewUpstream(relay.UpstreamOptions{URL: r.Conn().URL, Dial: func(context.Context, string, string) (net.Conn, error) {
 			return &memEngine{}, nil
 		}})
 		if err != nil {
 			b.Fatal(err)
 		}
-		g.pools.live.Store(r.Conn(), up)
+		h.pools.live.Store(r.Conn(), up)
 	}
 }
 
