@@ -352,7 +352,7 @@ type Routing struct {
 	IndexFactor float64 `yaml:"index_factor"`
 	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02.
 	StreamWeight float64 `yaml:"stream_weight"`
-	// BalanceWeight is what the mean number of streams adds to it, and twice that what the mean number of requests of late does. Default 0.5.
+	// BalanceWeight is what the mean number of streams adds to it; requests that ran or began of late add in proportion. 0: none of them. Default 0.5.
 	BalanceWeight float64 `yaml:"balance_weight"`
 	// StepTime is what a prefill takes however short it is. Default 16ms.
 	StepTime time.Duration `yaml:"step_time"`

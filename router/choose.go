@@ -154,7 +154,7 @@ func (k *Candidate) look(hashes []uint64, guess int) {
 func (p *Pool) candidates(c *Choice) {
 	q := c.Request
 	c.o, c.Rand = &p.o, p.rnd
-	usable, waiting, streams, usual := 0, p.held, 0, 0.0
+	usable, waiting, streams, usual, turns := 0, p.held, 0, 0.0, 0.0
 	for i := range c.all {
 		k := &c.all[i]
 		r := k.Replica
@@ -167,6 +167,7 @@ func (p *Pool) candidates(c *Choice) {
 		waiting += k.Waiting - k.followers
 		streams += k.Streams
 		usual += k.Usual
+		turns += k.Turns
 		if p.o.Eager || p.room(c.Now, q, k) {
 			c.Candidates = append(c.Candidates, *k)
 		} else if q.MayWait {
@@ -177,6 +178,8 @@ func (p *Pool) candidates(c *Choice) {
 	c.MeanWaiting = float64(max(0, waiting)) / float64(max(1, usable))
 	c.MeanStreams = float64(streams) / float64(max(1, usable))
 	c.MeanUsual = usual / float64(max(1, usable))
+	c.MeanTurns = turns / float64(max(1, usable))
+	c.MeanUncached = p.fresh.value()
 }
 
 // figures reads what the pool knows of a replica into its candidate.
@@ -193,6 +196,7 @@ func (p *Pool) figures(c *Choice, k *Candidate) {
 	k.Streams = r.streams + others.streams
 	k.InFlight = r.inFlight + others.inFlight
 	k.Usual = r.usual.look(c.Now, float64(k.InFlight), usualSpan)
+	k.Turns = r.turns.value(c.Now, turnSpan)
 	k.otherKV = others.kv
 	k.Input, k.KVTokens, k.followers = r.input, r.capacity.KVTokens, r.followers
 	k.Uncached = q.uncached(k.Matched, p.o.BlockTokens)
@@ -279,6 +283,10 @@ func (p *Pool) reserve(c *Choice, k *Candidate) *Lease {
 	r.input += l.tokens
 	r.loose += l.loose
 	r.lane.bound(l, c.Now)
+	if l.lane == Generate {
+		r.turns.add(c.Now, 1, turnSpan)
+		p.fresh.add(float64(l.own), 1)
+	}
 	if l.lane == Score {
 		r.scoring += l.tokens
 	} else if !l.streamed {

@@ -43,7 +43,12 @@ type Choice struct {
 	MeanStreams float64
 	// MeanUsual is the mean of the candidates' Usual, of the full ones too.
 	MeanUsual float64
-	Rand      *rand.Rand
+	// MeanTurns is the same of their Turns.
+	MeanTurns float64
+	// MeanUncached is how many tokens a request has to compute in the mean of
+	// the last hundred or so.
+	MeanUncached float64
+	Rand         *rand.Rand
 
 	o   *Options
 	all []Candidate // every replica, in the order of the list
@@ -63,6 +68,7 @@ type Candidate struct {
 	Waiting  int     // requests behind Queued
 	Streams  int     // requests past their first token
 	Usual    float64 // requests bound in the mean of late (usualSpan)
+	Turns    float64 // requests bound of late (turnSpan), the older the less
 	Input    int     // prompt tokens of the requests in flight
 	KVTokens int     // the replica's KV capacity; 0: unknown
 	Rate     float64 // prefill tokens per second

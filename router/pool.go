@@ -38,8 +38,8 @@ type Options struct {
 	IndexFactor float64
 	// StreamWeight is what a running stream adds to the price of a prefill. Default 0.02; below 0: nothing.
 	StreamWeight float64
-	// BalanceWeight is what the mean number of streams adds to it, and twice that
-	// what the mean number of requests of late does. Default 0.5; below 0: nothing.
+	// BalanceWeight is what the mean number of streams adds to it; requests that
+	// ran or began of late add in proportion (see prefix). Default 0.5; below 0: nothing.
 	BalanceWeight float64
 	// StepTime is what a prefill takes however short it is. Default 16 ms; below 0: nothing.
 	StepTime time.Duration
@@ -108,6 +108,7 @@ type Pool struct {
 	sum     rate       // Σ of the replicas' own
 	reports reports    // what engines report of theirs
 	ratio   ratio      // bytes of key for each token, learned
+	fresh   ratio      // uncached tokens for each request
 	output  ratio      // output tokens for each request, learned
 	rnd     *rand.Rand
 	outbox  outbox
@@ -125,6 +126,7 @@ func NewPool(o Options) *Pool {
 	p.list.Store(new([]*Replica))
 	p.rates = rate{work: startRate * priorTime, time: priorTime}
 	p.ratio = ratio{num: bytesPerToken * 16384, den: 16384, decay: 0.999}
+	p.fresh = ratio{num: 512 * 8, den: 8, decay: 0.99}
 	p.output = ratio{num: 256 * 8, den: 8, decay: 0.998}
 	return p
 }
@@ -154,6 +156,7 @@ type Replica struct {
 	round      uint64    // counts prefills
 	followers  int       // requests that wait for a prefix computed here
 	usual      level     // requests in flight, over usualSpan
+	turns      fading    // generating requests bound, over turnSpan
 	ends       ratio     // seconds between the ends of requests
 	lastEnd    time.Time
 	rate       rate    // prefill tokens per second, learned

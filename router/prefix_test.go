@@ -229,13 +229,62 @@ func TestANewConversationBeginsWhereFewRanOfLate(t *testing.T) {
 	for _, l := range leases {
 		finish(l, now)
 	}
-	for family := range uint64(10) {
+	for family := range uint64(5) {
 		l := mustChoose(t, p, now, prompt(100+family, 10))
 		if l.Replica() == busy {
 			t.Fatalf("conversation %d began where five ran until now, not where none did", family)
 		}
 		l.First(now)
 		finish(l, now)
+	}
+}
+
+// TestANewConversationBeginsWhereFewBegan: as much runs on both replicas all the
+// time, but one has those who come back twenty times as often.
+func TestANewConversationBeginsWhereFewBegan(t *testing.T) {
+	p := newTestPool(Options{}, 2, Capacity{})
+	often, seldom := p.Replicas()[0], p.Replicas()[1]
+	now := t0
+	on := func(r *Replica, family uint64) *Lease {
+		q := prompt(family, 40)
+		q.Only = func(o *Replica) bool { return o == r }
+		l := mustChoose(t, p, now, q)
+		l.First(now)
+		return l
+	}
+	for range 5 {
+		long := on(seldom, 1)
+		for range 20 {
+			short := on(often, 2)
+			now = now.Add(500 * time.Millisecond)
+			finish(short, now)
+		}
+		finish(long, now)
+	}
+	for family := range uint64(5) {
+		l := mustChoose(t, p, now, prompt(100+family, 10))
+		if l.Replica() != seldom {
+			t.Errorf("conversation %d began where a hundred requests had begun, not where five had", family)
+		}
+		l.First(now)
+		finish(l, now)
+	}
+	if l := mustChoose(t, p, now, prompt(2, 40)); l.Replica() != often {
+		t.Error("a conversation was moved from its prefix, since many come back there")
+	}
+}
+
+func TestFadingForgets(t *testing.T) {
+	var f fading
+	for range 10 {
+		f.add(t0, 1, time.Minute)
+	}
+	if got := f.value(t0.Add(time.Minute), time.Minute); got < 3.6 || got > 3.7 {
+		t.Errorf("of ten a span ago %g are left, want ten over e", got)
+	}
+	f.add(t0.Add(-time.Hour), 1, time.Minute)
+	if got := f.value(t0, time.Minute); got != 11 {
+		t.Errorf("with one more by a clock that went back there are %g, want 11", got)
 	}
 }
 

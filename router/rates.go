@@ -1,6 +1,9 @@
 package router
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// startRate is the fleet's prefill rate in tokens per second before anything
@@ -123,6 +126,23 @@ func (l *level) look(now time.Time, seen float64, span time.Duration) float64 {
 		l.at = now
 	}
 	return l.value
+}
+
+// fading is a count of what happened of late: what did so a span ago counts 1/e.
+type fading struct {
+	count float64
+	at    time.Time // of the count; zero: nothing yet
+}
+
+func (f *fading) value(now time.Time, span time.Duration) float64 {
+	return f.count * math.Exp(-float64(max(0, now.Sub(f.at)))/float64(span))
+}
+
+func (f *fading) add(now time.Time, n float64, span time.Duration) {
+	f.count = f.value(now, span) + n
+	if now.After(f.at) {
+		f.at = now
+	}
 }
 
 // PrefillRate is the fleet's rate in tokens per second.
