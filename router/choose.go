@@ -154,7 +154,7 @@ func (k *Candidate) look(hashes []uint64, guess int) {
 func (p *Pool) candidates(c *Choice) {
 	q := c.Request
 	c.o, c.Rand = &p.o, p.rnd
-	usable, waiting, streams, usual, turns := 0, p.held, 0, 0.0, 0.0
+	usable, waiting, streams, bound, usual, turns := 0, p.held, 0, 0, 0.0, 0.0
 	for i := range c.all {
 		k := &c.all[i]
 		r := k.Replica
@@ -166,6 +166,7 @@ func (p *Pool) candidates(c *Choice) {
 		usable++
 		waiting += k.Waiting - k.followers
 		streams += k.Streams
+		bound += k.InFlight
 		usual += k.Usual
 		turns += k.Turns
 		if p.o.Eager || p.room(c.Now, q, k) {
@@ -175,10 +176,12 @@ func (p *Pool) candidates(c *Choice) {
 			c.Full = append(c.Full, *k)
 		}
 	}
-	c.MeanWaiting = float64(max(0, waiting)) / float64(max(1, usable))
-	c.MeanStreams = float64(streams) / float64(max(1, usable))
-	c.MeanUsual = usual / float64(max(1, usable))
-	c.MeanTurns = turns / float64(max(1, usable))
+	n := float64(max(1, usable))
+	c.MeanWaiting = float64(max(0, waiting)) / n
+	c.MeanStreams = float64(streams) / n
+	c.MeanInFlight = float64(bound) / n
+	c.MeanUsual = usual / n
+	c.MeanTurns = turns / n
 	c.MeanUncached = p.fresh.value()
 }
 

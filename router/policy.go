@@ -41,6 +41,8 @@ type Choice struct {
 	MeanWaiting float64
 	// MeanStreams is how many streams run on a replica in the mean.
 	MeanStreams float64
+	// MeanInFlight is how many requests are bound to a replica in the mean.
+	MeanInFlight float64
 	// MeanUsual is the mean of the candidates' Usual, of the full ones too.
 	MeanUsual float64
 	// MeanTurns is the same of their Turns.

@@ -73,8 +73,12 @@ func (c *Choice) imbalance(k *Candidate) float64 {
 	return float64(k.Streams)/max(1, c.MeanStreams) + usualWeight*k.Usual/max(1, c.MeanUsual) + turnWeight*c.turnShare(k)
 }
 
-// turnShare is how many requests have begun on a candidate of late, over the mean.
-func (c *Choice) turnShare(k *Candidate) float64 { return k.Turns / max(fewTurns, c.MeanTurns) }
+// turnShare is how many requests have begun on a candidate of late, over the
+// mean. It counts in full where a request runs on each replica: with less there
+// is nothing to balance, and a lone conversation stays where it is.
+func (c *Choice) turnShare(k *Candidate) float64 {
+	return k.Turns / max(fewTurns, c.MeanTurns) * min(1, c.MeanInFlight)
+}
 
 // price sets a candidate's cost.
 func (c *Choice) price(k *Candidate) {

@@ -261,6 +261,8 @@ func TestANewConversationBeginsWhereFewBegan(t *testing.T) {
 		}
 		finish(long, now)
 	}
+	defer finish(on(seldom, 1), now)
+	defer finish(on(often, 2), now)
 	for family := range uint64(5) {
 		l := mustChoose(t, p, now, prompt(100+family, 10))
 		if l.Replica() != seldom {
@@ -271,6 +273,26 @@ func TestANewConversationBeginsWhereFewBegan(t *testing.T) {
 	}
 	if l := mustChoose(t, p, now, prompt(2, 40)); l.Replica() != often {
 		t.Error("a conversation was moved from its prefix, since many come back there")
+	}
+}
+
+// TestALoneConversationStays: where nothing else runs there is nothing to
+// balance, however often it comes back.
+func TestALoneConversationStays(t *testing.T) {
+	p := newTestPool(Options{}, 2, Capacity{})
+	now := t0
+	home := (*Replica)(nil)
+	for turn := range 40 {
+		l := mustChoose(t, p, now, prompt(1, 6+2*turn))
+		if home == nil {
+			home = l.Replica()
+		}
+		if l.Replica() != home {
+			t.Fatalf("turn %d went elsewhere", turn)
+		}
+		l.First(now.Add(10 * time.Millisecond))
+		now = now.Add(100 * time.Millisecond)
+		finish(l, now)
 	}
 }
 
