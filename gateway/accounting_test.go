@@ -172,7 +172,7 @@ func TestWhatWasNeverSentIsNotCharged(t *testing.T) {
 		if err == nil {
 			err = s.choose(r)
 		}
-		r.clientLeft() // between the binding and the sending
+		r.ClientLeft() // between the binding and the sending
 		if err == nil {
 			_, err = s.relayAttempt(r)
 		}

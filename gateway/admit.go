@@ -19,10 +19,10 @@ func (s *Server) admit(r *request) error {
 	began := r.trace.now()
 	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
 		came := time.Now()
-		r.reservation, err = s.limiter.ReserveWait(r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
+		r.reservation, err = s.limiter.ReserveWait(&r.wait, q, r.maxWait(), r.client.key.Queue.MaxLength)
 		r.record.queued = time.Since(came)
 	} else {
-		r.reservation, err = s.limiter.Reserve(r.wait, time.Now(), q)
+		r.reservation, err = s.limiter.Reserve(&r.wait, time.Now(), q)
 	}
 	r.trace.admitted(began, r, err)
 	return err
@@ -127,7 +127,7 @@ func (s *Server) choose(r *request) error {
 		r.ticket.Began = r.start
 	}
 	began := time.Now()
-	err := pl.queue.Acquire(r.wait, r.ticket)
+	err := pl.queue.Acquire(&r.wait, r.ticket)
 	waited := time.Since(began)
 	r.record.queued += waited
 	pl.metrics.QueueWait(waited)

@@ -210,7 +210,7 @@ func (a *attempt) request() *relay.Request {
 		e.Set("rid", jsonString(a.call.ID))
 	}
 	if l := r.leg; l != nil {
-		q.Header, q.Streamed, q.Whole, q.Dialect = &r.header, false, true, relay.DialectNone
+		q.Header, q.Streamed, q.Whole, q.Dialect = &l.header, false, true, relay.DialectNone
 		l.sent = l.job.Request(string(a.member.engine.Tongue()), l.part, e, r.look.segs[:0])
 		r.look.segs = l.sent.Body
 		q.Body = l.sent.Body

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"runtime/debug"
 	"time"
@@ -170,13 +169,13 @@ func (s *Server) identify(r *request) error {
 
 // watchClient begins to notice the client's leaving.
 func (r *request) watchClient() {
-	r.wait, r.leave = context.WithCancelCause(r.s.waits)
-	r.watch = r.s.relay.Watch(r.ctx.Conn(), r.clientLeft)
+	r.wait.parent = r.s.waits
+	r.s.relay.Watch(&r.watch, r.ctx.Conn(), r)
 }
 
-// clientLeft ends what is being waited for.
-func (r *request) clientLeft() {
-	r.leave(errClientGone)
+// ClientLeft ends what is being waited for.
+func (r *request) ClientLeft() {
+	r.wait.end(errClientGone)
 	if c := r.calling.Load(); c != nil {
 		c.Cancel(relay.ErrClientGone)
 	}

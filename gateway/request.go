@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -22,18 +21,16 @@ import (
 type request struct {
 	s        *Server
 	ctx      *fasthttp.RequestCtx
-	response *fasthttp.Response     // ctx's, or that of a part
-	header   fasthttp.RequestHeader // of a part: its own copy
-	leg      *leg                   // of a scoring request; nil: the request is whole
+	response *fasthttp.Response // ctx's, or that of a part
+	leg      *leg               // of a scoring request; nil: the request is whole
 	snap     *snapshot
 	route    *route
 	id       string
 	start    time.Time
 
 	// Who leaves is noticed by watch, which ends wait.
-	watch *relay.Watch
-	wait  context.Context
-	leave context.CancelCauseFunc
+	watch relay.Watch
+	wait  waiting
 
 	client *client
 	target target
@@ -62,7 +59,6 @@ type request struct {
 
 	record record
 	trace  *traced // nil: tracing is off
-	traced traced  // what trace points to
 	ended  bool
 }
 
@@ -199,18 +195,18 @@ func (r *request) shape() shape {
 
 // stopWatching must precede every further read from the connection.
 func (r *request) stopWatching() {
-	if r.watch != nil && r.watch.Stop() {
-		r.leave(errClientGone)
+	if r.watch.Stop() {
+		r.wait.end(errClientGone)
 	}
 }
 
 // over is why the request is not to go on: its client has left, or the drain is
 // over. nil: it is to.
 func (r *request) over() error {
-	switch {
-	case r.wait == nil || r.wait.Err() == nil:
+	switch cause := r.wait.why(); {
+	case cause == nil:
 		return nil
-	case errors.Is(context.Cause(r.wait), relay.ErrDraining):
+	case errors.Is(cause, relay.ErrDraining):
 		return relay.ErrDraining
 	}
 	return relay.ErrClientGone // or another part of the request has failed

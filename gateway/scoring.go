@@ -31,6 +31,7 @@ type leg struct {
 	job      *scoring.Job
 	part     scoring.Part
 	sent     scoring.Request
+	header   fasthttp.RequestHeader // its own copy of the client's
 	response fasthttp.Response
 	answer   *scoring.Answer
 	refused  int // the status of an engine's refusal, which is the whole's answer; 0: none
@@ -110,8 +111,8 @@ func (r *request) newLeg(job *scoring.Job, p scoring.Part) *request {
 	}
 	q.record.queued = r.record.queued
 	q.look = &look{view: r.look.view, key: r.look.key}
-	r.ctx.Request.Header.CopyTo(&q.header)
-	q.wait, q.leave = context.WithCancelCause(r.wait)
+	r.ctx.Request.Header.CopyTo(&l.header)
+	q.wait.parent = &r.wait
 	return q
 }
 
@@ -134,7 +135,7 @@ func (s *Server) runLegs(r *request, legs []*request) (failed error) {
 			}
 			for _, other := range legs {
 				if other != q {
-					other.leave(errSibling)
+					other.wait.end(errSibling)
 				}
 			}
 		})
@@ -160,7 +161,7 @@ func (s *Server) runLeg(q *request) (err error) {
 		<-q.leg.follows
 		q.record.queued += time.Since(began)
 	}
-	stop := context.AfterFunc(q.wait, func() {
+	stop := context.AfterFunc(&q.wait, func() {
 		if c := q.calling.Load(); c != nil {
 			c.Cancel(q.over())
 		}
@@ -176,7 +177,7 @@ func (s *Server) runLeg(q *request) (err error) {
 	if q.ticket != nil {
 		q.target.pool.queue.Settle(q.ticket, q.uncachedUsed(), max(0, q.leg.usage.Completion))
 	}
-	if err != nil && errors.Is(context.Cause(q.wait), errSibling) {
+	if err != nil && errors.Is(q.wait.why(), errSibling) {
 		return errSibling
 	}
 	return err

@@ -110,9 +110,7 @@ func (r *request) settle() {
 	}
 	r.ended = true
 	now := time.Now()
-	if r.leave != nil {
-		r.leave(nil)
-	}
+	r.wait.end(nil)
 	if r.reservation != nil {
 		r.reservation.Settle(now, r.used) // the zero value returns all of it
 	}

@@ -36,8 +36,7 @@ type traced struct {
 // begin begins the trace of a request. Its parent decides whether it is
 // sampled; without one, the configured share of requests is.
 func (t *tracer) begin(r *request) *traced {
-	r.traced = traced{tracer: t}
-	x := &r.traced
+	x := &traced{tracer: t}
 	p, ok := parseParent(r.ctx.Request.Header.Peek("Traceparent"))
 	x.fresh = !ok
 	ctx := context.Background()

@@ -90,7 +90,7 @@ func (g *gate) handle(ctx *fasthttp.RequestCtx) {
 	if g.oncall != nil {
 		g.oncall(call)
 	}
-	watch := g.relay.Watch(ctx.Conn(), func() { call.Cancel(ErrClientGone) })
+	watch := watch(g.relay, ctx.Conn(), func() { call.Cancel(ErrClientGone) })
 	body := ctx.Request.Body()
 	req := &Request{
 		Method: string(ctx.Method()), Path: string(ctx.RequestURI()), Header: &ctx.Request.Header, Body: [][]byte{body},

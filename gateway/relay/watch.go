@@ -23,9 +23,9 @@ const sweepInterval = 5 * time.Millisecond
 // socket is watched; a close_notify without the end of the connection is not seen.
 type Watch struct {
 	w      *watcher
-	onGone func()
+	client Leaver
 
-	mu    sync.Mutex // held while onGone runs, so that Stop waits for it
+	mu    sync.Mutex // held while ClientLeft runs, so that Stop waits for it
 	state watchState
 	conn  net.Conn
 	raw   syscall.RawConn // its socket
@@ -55,21 +55,26 @@ type watcher struct {
 
 func newWatcher(interval time.Duration) *watcher { return &watcher{interval: interval} }
 
-// Watch calls onGone once, from another goroutine, if the client of conn leaves
-// before Stop is called. onGone must not block, nor call Stop. A connection
-// without a socket is not watched.
-func (r *Relay) Watch(conn net.Conn, onGone func()) *Watch {
-	w := &Watch{w: r.watcher, onGone: onGone, conn: conn, raw: rawConn(conn)}
-	if w.raw == nil {
-		w.state = watchStopped
-		return w
-	}
-	r.watcher.add(w)
-	return w
+// Leaver is told that a client has left.
+type Leaver interface {
+	// ClientLeft must not block, nor call Stop.
+	ClientLeft()
 }
 
-// Stop ends the watch, and must be called before the server reads from the
-// connection again. It waits for onGone if that is running, and reports whether
+// Watch begins w, which must be new: it calls ClientLeft once, from another
+// goroutine, if the client of conn leaves before Stop is called. A connection
+// without a socket is not watched.
+func (r *Relay) Watch(w *Watch, conn net.Conn, client Leaver) {
+	w.w, w.client, w.conn, w.raw = r.watcher, client, conn, rawConn(conn)
+	if w.raw == nil {
+		w.state = watchStopped
+		return
+	}
+	r.watcher.add(w)
+}
+
+// Stop ends the watch, if it has begun, and must be called before the server reads from the
+// connection again. It waits for ClientLeft if that is running, and reports whether
 // the client has gone. It may be called again.
 func (w *Watch) Stop() (gone bool) {
 	w.mu.Lock()
@@ -109,7 +114,7 @@ func (w *Watch) fire() {
 	}
 	w.w.disarm(w)
 	w.state = watchGone
-	w.onGone()
+	w.client.ClientLeft()
 }
 
 func (s *watcher) add(w *Watch) {

@@ -58,7 +58,7 @@ func TestWatchSeesTheClientLeave(t *testing.T) {
 			}
 			server, client := pair(t)
 			gone := make(chan struct{})
-			w := r.Watch(server, func() { close(gone) })
+			w := watch(r, server, func() { close(gone) })
 			leave(client)
 			select {
 			case <-gone:
@@ -72,11 +72,22 @@ func TestWatchSeesTheClientLeave(t *testing.T) {
 	}
 }
 
+// watch begins a watch that calls gone.
+func watch(r *Relay, c net.Conn, gone leaver) *Watch {
+	w := new(Watch)
+	r.Watch(w, c, gone)
+	return w
+}
+
+type leaver func()
+
+func (f leaver) ClientLeft() { f() }
+
 func TestWatchStaysSilentForOneThatStays(t *testing.T) {
 	r := newWatching(t)
 	server, client := pair(t)
 	for i := range 20 {
-		w := r.Watch(server, func() { t.Error("reported gone") })
+		w := watch(r, server, func() { t.Error("reported gone") })
 		if i%2 == 0 { // armed
 			eventually(t, "the watch is armed", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.state == watchArmed })
 		}
@@ -99,7 +110,7 @@ func TestWatchStopWaitsForTheCallback(t *testing.T) {
 	server, client := pair(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var returned atomic.Bool
-	w := r.Watch(server, func() { close(entered); <-leave; returned.Store(true) })
+	w := watch(r, server, func() { close(entered); <-leave; returned.Store(true) })
 	_ = client.Close()
 	<-entered
 	var wg sync.WaitGroup
@@ -121,7 +132,7 @@ func TestWatchFindsTheSocketUnderTLSAndWrappers(t *testing.T) {
 	r := newWatching(t)
 	server, client := pair(t)
 	gone := make(chan struct{})
-	w := r.Watch(tls.Server(wrapped{server}, &tls.Config{}), func() { close(gone) })
+	w := watch(r, tls.Server(wrapped{server}, &tls.Config{}), func() { close(gone) })
 	_ = client.Close()
 	select {
 	case <-gone:
@@ -129,7 +140,7 @@ func TestWatchFindsTheSocketUnderTLSAndWrappers(t *testing.T) {
 		t.Error("not noticed within 2 s")
 	}
 	w.Stop()
-	if w := r.Watch(&net.IPConn{}, nil); w.Stop() {
+	if w := watch(r, &net.IPConn{}, nil); w.Stop() {
 		t.Error("a connection without a socket is reported gone")
 	}
 }
@@ -143,7 +154,7 @@ func TestWatchUnderRaces(t *testing.T) {
 		server, client := pair(t)
 		wg.Go(func() {
 			for j := range 20 {
-				w := r.Watch(server, func() { got.Add(1) })
+				w := watch(r, server, func() { got.Add(1) })
 				if i%5 == 0 && j == 10 {
 					want.Add(1)
 					_ = client.Close()
