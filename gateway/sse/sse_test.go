@@ -189,6 +189,19 @@ func TestUsageOfWholeAnswers(t *testing.T) {
 	}
 }
 
+// The search goes from the end on in windows: none may be missed at their borders, nor an earlier one be taken.
+func TestTheLastUsageIsFoundWhereverItStands(t *testing.T) {
+	const key = `"usage"`
+	for size := range 1100 {
+		text := strings.Repeat("x", 300) + key + strings.Repeat("x", size)
+		for _, text := range []string{text, key + text, text[:300+size], text[:len(text)-size] + key + text[len(text)-size:], `"usage` + text[307:]} {
+			if got, want := lastUsage([]byte(text)), strings.LastIndex(text, key); got != want {
+				t.Errorf("lastUsage(%d bytes, %d after it) = %d, want %d", len(text), size, got, want)
+			}
+		}
+	}
+}
+
 // TestRecordedStreamsSplit runs over what real engines sent.
 func TestRecordedStreamsSplit(t *testing.T) {
 	shared := os.Getenv("PENSTOCK_SHARED")
@@ -257,6 +270,9 @@ func FuzzSplitter(f *testing.F) {
 			Look(Parse([]byte(ev), nil).Data)
 		}
 		BodyUsage([]byte(text), 1)
+		if got, want := lastUsage([]byte(text)), strings.LastIndex(text, `"usage"`); got != want {
+			t.Errorf("lastUsage(%q) = %d, want %d", text, got, want)
+		}
 	})
 }
 
@@ -275,6 +291,17 @@ func BenchmarkEvent(b *testing.B) {
 
 func BenchmarkBodyUsage50MB(b *testing.B) {
 	text := []byte(`{"choices":[{"text":"` + strings.Repeat("0123456789", 5<<20) + `"}],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}`)
+	for b.Loop() {
+		if _, ok := BodyUsage(text, 1); !ok {
+			b.Fatal("none")
+		}
+	}
+}
+
+// BenchmarkBodyUsage1KB is the usage of a short answer.
+func BenchmarkBodyUsage1KB(b *testing.B) {
+	text := []byte(`{"id":"1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` +
+		strings.Repeat("water ", 120) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":64,"completion_tokens":150,"total_tokens":214,"prompt_tokens_details":null}}`)
 	for b.Loop() {
 		if _, ok := BodyUsage(text, 1); !ok {
 			b.Fatal("none")

@@ -56,9 +56,15 @@ func (u *Usage) Replace(old, o Usage) {
 // UsageOf reads b, a usage object (or /generate's meta_info), in any of the APIs' words. Anthropic's input_tokens
 // are the fresh ones alone, which shows by the cache's own counts standing beside them.
 func UsageOf(b []byte) Usage {
+	w := scan.Walk(b, 0)
+	return usageOf(b, &w)
+}
+
+// usageOf is UsageOf for an object within b. On text that was never validated w.Err is to be looked at.
+func usageOf(b []byte, w *scan.Members) Usage {
 	u := NoUsage()
 	read, created := -1, -1
-	for w := scan.Walk(b, 0); w.Next(); {
+	for w.Next() {
 		value := b[w.Start:w.End]
 		switch string(w.Key) {
 		case "prompt_tokens", "input_tokens":
@@ -141,16 +147,25 @@ func BodyUsage(b []byte, choices int) (Usage, bool) {
 	return p.Usage, p.HasUsage
 }
 
-// lastUsage is bytes.LastIndex of the key, by way of bytes.Index, which has vectors.
+// lastUsage is bytes.LastIndex of the key, by way of bytes.Index, which has vectors, in windows that grow from the
+// end on: it stands in the first one mostly.
 func lastUsage(b []byte) int {
-	key, at := []byte(`"usage"`), -1
-	for i := 0; ; i = at + len(key) {
-		n := bytes.Index(b[i:], key)
-		if n < 0 {
+	key := []byte(`"usage"`)
+	for end, size := len(b), 256; end > 0; end, size = end-size, 2*size {
+		from, to := max(0, end-size), min(len(b), end+len(key)-1)
+		at := -1
+		for i := from; ; i = at + len(key) {
+			n := bytes.Index(b[i:to], key)
+			if n < 0 {
+				break
+			}
+			at = i + n
+		}
+		if at >= 0 {
 			return at
 		}
-		at = i + n
 	}
+	return -1
 }
 
 // tailUsage finds a usage object that is certainly the top level's: what follows it is members of one object,
@@ -165,11 +180,12 @@ func tailUsage(b []byte) (Usage, bool) {
 	if err != nil || scan.KindAt(b, val) != scan.Obj {
 		return NoUsage(), false
 	}
-	i, err := scan.Value(b, val, 0)
-	if err != nil {
+	w := scan.Walk(b, val)
+	usage := usageOf(b, &w)
+	if w.Err != nil {
 		return NoUsage(), false
 	}
-	usage := b[val:i]
+	i := w.Offset()
 	for i = scan.Space(b, i); i < len(b) && b[i] == ','; i = scan.Space(b, i) {
 		if _, _, i, err = scan.Key(b, scan.Space(b, i+1)); err != nil {
 			return NoUsage(), false
@@ -181,5 +197,5 @@ func tailUsage(b []byte) (Usage, bool) {
 	if i >= len(b) || b[i] != '}' || scan.Space(b, i+1) != len(b) {
 		return NoUsage(), false
 	}
-	return UsageOf(usage), true
+	return usage, true
 }
