@@ -126,9 +126,9 @@ func (s *Server) choose(r *request) error {
 		r.ticket = r.newTicket()
 		r.ticket.Began = r.start
 	}
-	began := time.Now()
+	began := r.trace.now()
 	err := pl.queue.Acquire(&r.wait, r.ticket)
-	waited := time.Since(began)
+	waited := r.ticket.Took()
 	r.record.queued += waited
 	pl.metrics.QueueWait(waited)
 	pl.router.SetHeld(pl.queue.Len())
@@ -191,16 +191,16 @@ func (r *request) newTicket() *limits.Ticket {
 	return &limits.Ticket{
 		Item: limits.Item{
 			Key: r.client.name, Weight: r.client.share, Input: r.input, Output: r.output, Lane: r.queueLane(),
-			Work: r.work, Part: r.leg != nil && r.leg.follows != nil,
+			Prompt: r, Part: r.leg != nil && r.leg.follows != nil,
 		},
-		TryBind: r.tryBind, Reservation: r.reservation, Bounds: bounds, WaitKey: waitKey,
+		Binder: r, Reservation: r.reservation, Bounds: bounds, WaitKey: waitKey,
 		Asked: r.clientWait, NoQueue: r.noQueue, Waited: r.record.queued,
 	}
 }
 
-// work is the least that the request has to compute anywhere, for the queue,
+// Work is the least that the request has to compute anywhere, for the queue,
 // which asks under its lock: a panic must not leave that locked.
-func (r *request) work() (tokens int) {
+func (r *request) Work() (tokens int) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.s.reportPanic(r.id, v)
@@ -234,9 +234,9 @@ const bindRounds = 3
 // mayWait says whether the router may hold the request although there is room:
 // for half of the time, and in half of the places, that waiting has. The rest is
 // for those that have no choice.
-func (r *request) mayWait() bool {
+func (r *request) mayWait(now time.Time) bool {
 	pl, wait := r.target.pool, r.maxWait()
-	if r.noQueue || r.snap.cfg.Routing.MaxHold == 0 || r.lane != router.Generate || wait < patience || time.Since(r.start) >= wait/2 {
+	if r.noQueue || r.snap.cfg.Routing.MaxHold == 0 || r.lane != router.Generate || wait < patience || now.Sub(r.start) >= wait/2 {
 		return false
 	}
 	places := pl.config.Load().Queue.MaxLength
@@ -246,9 +246,9 @@ func (r *request) mayWait() bool {
 	return 2*pl.queue.Len() <= places && places > 0
 }
 
-// tryBind is bind for the queue: no room is no error. It runs in whichever
+// TryBind is bind for the queue: no room is no error. It runs in whichever
 // request's goroutine dispatches, so a panic is made this request's own error.
-func (r *request) tryBind() (ok bool, err error) {
+func (r *request) TryBind(now time.Time) (ok bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.s.reportPanic(r.id, v)
@@ -257,14 +257,14 @@ func (r *request) tryBind() (ok bool, err error) {
 	}()
 	pl := r.target.pool
 	pl.router.SetHeld(max(0, pl.queue.Len()-1))
-	r.choice.MayWait = r.mayWait()
-	err = r.bind()
+	r.choice.MayWait = r.mayWait(now)
+	err = r.bind(now)
 	coming := false
 	for range bindRounds {
 		if coming = errors.Is(err, router.ErrNoReplica) && r.owner == nil && r.s.arriving(pl); coming || !errors.Is(err, router.ErrNoReplica) {
 			break
 		}
-		err = r.bind() // one may have come since
+		err = r.bind(now) // one may have come since
 	}
 	switch {
 	case err == nil:

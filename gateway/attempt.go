@@ -26,10 +26,9 @@ const engineRankHeader = engine.RankHeader
 
 // bind reserves a replica that its breaker lets through. Breakers refuse only
 // beyond their trials, so few rounds are needed.
-func (r *request) bind() error {
+func (r *request) bind(now time.Time) error {
 	pl := r.target.pool
 	for range 4 {
-		now := time.Now()
 		lease, err := pl.router.Choose(now, &r.choice)
 		if err != nil {
 			return err
@@ -375,7 +374,7 @@ func (a *attempt) abandon(ans relay.Answer, err error) {
 	a.release(noUsage())
 	r.choice.Avoid = append(r.choice.Avoid, a.lease.Replica())
 	if r.ticket != nil { // what needs no room has not queued
-		r.target.pool.queue.Settle(r.ticket, 0, 0)
+		r.target.pool.queue.Settle(time.Now(), r.ticket, 0, 0)
 	}
 	r.attempt = nil
 }

@@ -65,12 +65,12 @@ func (s *Server) passToAny(r *request) {
 	if err == nil {
 		r.lane = router.Embed
 		r.choice = router.Request{Tokens: 1, Lane: r.lane}
-		err = r.bind()
+		err = r.bind(time.Now())
 	}
 	for again := true; err == nil && again; {
 		again, err = s.relayAttempt(r)
 		if again {
-			err = r.bind()
+			err = r.bind(time.Now())
 		}
 	}
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Server) oneResponse(r *request) {
 	r.target = target{pool: m.pool}
 	r.lane = router.Embed
 	r.choice = router.Request{Tokens: 1, Lane: r.lane, Only: func(rr *router.Replica) bool { return rr == m.route }}
-	err := r.bind()
+	err := r.bind(time.Now())
 	if err == nil {
 		_, err = s.relayAttempt(r)
 	}

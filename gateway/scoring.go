@@ -175,7 +175,7 @@ func (s *Server) runLeg(q *request) (err error) {
 		}
 	}
 	if q.ticket != nil {
-		q.target.pool.queue.Settle(q.ticket, q.uncachedUsed(), max(0, q.leg.usage.Completion))
+		q.target.pool.queue.Settle(time.Now(), q.ticket, q.uncachedUsed(), max(0, q.leg.usage.Completion))
 	}
 	if err != nil && errors.Is(q.wait.why(), errSibling) {
 		return errSibling

@@ -115,7 +115,7 @@ func (r *request) settle() {
 		r.reservation.Settle(now, r.used) // the zero value returns all of it
 	}
 	if r.ticket != nil {
-		r.target.pool.queue.Settle(r.ticket, r.uncachedUsed(), max(0, int(r.used.Output)))
+		r.target.pool.queue.Settle(now, r.ticket, r.uncachedUsed(), max(0, int(r.used.Output)))
 	}
 	r.record.total = now.Sub(r.start)
 	r.count()

@@ -98,6 +98,11 @@ func benchmarkRedis(b *testing.B, underWay int) {
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
 }
 
+// prompt is so much work.
+type prompt int
+
+func (p prompt) Work() int { return int(p) }
+
 // BenchmarkQueueDispatch ends one request and dispatches the next while a
 // thousand of ten keys wait.
 func BenchmarkQueueDispatch(b *testing.B) {
@@ -105,8 +110,8 @@ func BenchmarkQueueDispatch(b *testing.B) {
 	o := &q.order
 	now := time.Now()
 	push := func(i int) *Ticket {
-		t := &Ticket{TryBind: func() (bool, error) { return true, nil }}
-		t.Item = Item{Key: strconv.Itoa(i % 10), Input: i * 7919 % 4096, Output: 100, Work: func() int { return i * 7919 % 4096 }, owner: t}
+		t := &Ticket{Binder: bindFunc(func() (bool, error) { return true, nil })}
+		t.Item = Item{Key: strconv.Itoa(i % 10), Input: i * 7919 % 4096, Output: 100, Prompt: prompt(i * 7919 % 4096), owner: t}
 		o.Push(now, now, &t.Item)
 		return t
 	}
@@ -120,11 +125,34 @@ func BenchmarkQueueDispatch(b *testing.B) {
 		q.mu.Lock()
 		push(i)
 		q.rounds++
-		if !q.dispatch() {
+		if !q.dispatch(time.Time{}) {
 			b.Fatal("nothing dispatched")
 		}
 		o.Settle(now, q.buf[0], 100, 100)
 		q.mu.Unlock()
 		i++
+	}
+}
+
+// BenchmarkAcquire is a limited request through a queue in which nobody waits,
+// from its reservation to its end.
+func BenchmarkAcquire(b *testing.B) {
+	q := NewQueue("m", configs.Queue{}, nil)
+	l, _ := New(Options{OnSlot: func(_, _ string) { q.Kick() }})
+	lim := &configs.Limits{RequestsPerMinute: 1e9, TokensPerMinute: 1e10, Concurrency: 100}
+	b.ReportAllocs()
+	defer reportCPU(b, ownCPU())
+	for b.Loop() {
+		r, err := l.Reserve(b.Context(), time.Now(), &Request{Key: "k", Model: "m", KeyLimits: lim, Cost: Cost{1, 100, 100}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		tk := &Ticket{Item: Item{Key: "k", Input: 100, Output: 100}, Reservation: r, Binder: bindFunc(func() (bool, error) { return true, nil })}
+		if err := q.Acquire(b.Context(), tk); err != nil {
+			b.Fatal(err)
+		}
+		q.Kick()
+		r.Settle(time.Now(), Actual{OutcomeDone, 100, 50})
+		q.Settle(time.Now(), tk, 100, 50)
 	}
 }

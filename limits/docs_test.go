@@ -75,7 +75,7 @@ func TestWorkedExampleOfTheQueueIsTrue(t *testing.T) {
 				t.Fatal(err)
 			}
 			go func() {
-				ends <- q.Acquire(t.Context(), &Ticket{Item: Item{Key: "eval"}, TryBind: e.bind, Reservation: r})
+				ends <- q.Acquire(t.Context(), &Ticket{Item: Item{Key: "eval"}, Binder: bindFunc(e.bind), Reservation: r})
 			}()
 		}
 		kinds := map[string]int{}

@@ -57,12 +57,12 @@ func flood(t *testing.T, n int, bounds configs.Queue) (ends map[string]int, last
 	for range n {
 		wg.Go(func() {
 			var at int
-			tk := &Ticket{Item: Item{Key: "bench", Input: 8192, Output: 1024}, TryBind: pool.bind(&at)}
+			tk := &Ticket{Item: Item{Key: "bench", Input: 8192, Output: 1024}, Binder: bindFunc(pool.bind(&at))}
 			err := q.Acquire(t.Context(), tk)
 			if err == nil {
 				time.Sleep(35*time.Second + rand.N(10*time.Second)) // in the bubble's time
 				pool.release(at)
-				q.Settle(tk, 8192, 1024)
+				q.Settle(time.Now(), tk, 8192, 1024)
 				q.Kick()
 			}
 			mu.Lock()
@@ -136,16 +136,16 @@ func TestQueueLeaksNothing(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rnd.IntN(40))*time.Millisecond)
 				tk := &Ticket{
-					Item: Item{Key: fmt.Sprint("k", i%4), Input: rnd.IntN(1000)}, Reservation: r, TryBind: e.bind,
+					Item: Item{Key: fmt.Sprint("k", i%4), Input: rnd.IntN(1000)}, Reservation: r, Binder: bindFunc(e.bind),
 					NoQueue: rnd.IntN(10) == 0, Bounds: configs.Queue{MaxLength: rnd.IntN(20)},
 				}
 				if rnd.IntN(50) == 0 {
-					tk.TryBind = func() (bool, error) { return false, errors.New("no healthy replica") }
+					tk.Binder = bindFunc(func() (bool, error) { return false, errors.New("no healthy replica") })
 				}
 				if err := q.Acquire(ctx, tk); err == nil {
 					<-time.After(time.Duration(rnd.IntN(500)) * time.Microsecond)
 					e.release()
-					q.Settle(tk, 10, 10)
+					q.Settle(time.Now(), tk, 10, 10)
 				}
 				r.Settle(time.Now(), Actual{Outcome: OutcomeDone})
 				q.Kick()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,9 +17,8 @@ type Item struct {
 	Key string
 	// Weight is its share, priorities included; 0 is 1.
 	Weight float64
-	// Work gives the request's least uncached input tokens anywhere. It is
-	// asked again as time passes, since what is cached changes. nil: Input.
-	Work func() int
+	// Prompt tells the request's work. nil: Input.
+	Prompt Prompt
 	// Input and Output are the estimated tokens.
 	Input, Output int
 	// Lane tells apart requests that do not compete for the same room, as
@@ -28,21 +28,34 @@ type Item struct {
 	// Part says that it belongs to a request that has begun: it waits, but takes
 	// no place of its key's or the model's.
 	Part bool
-	// Ready tells whether the request has its concurrency slots. It takes them
-	// if it can, and must be quick. nil: always.
-	Ready func() bool
+	// Slots are the concurrency slots that it needs. nil: none.
+	Slots Slots
 
 	owner  *Ticket
 	since  time.Time
 	work   int       // uncached input tokens when last asked
 	price  float64   // orders the requests of one key: less goes first
 	passed time.Time // when another went first because it fitted nowhere; zero: not yet
-	asked  bool      // Ready was called, or will say yes
-	ready  bool      // Ready said yes
 	weight float64
 	charge float64 // charged at dispatch, over weight
 	share  *share
+	asked  bool // its slots were tried for, or are held
+	ready  bool // it has them
 	state  itemState
+}
+
+// Prompt is a request's input.
+type Prompt interface {
+	// Work is the least uncached input tokens anywhere. It is asked again as
+	// time passes, since what is cached changes.
+	Work() int
+}
+
+// Slots are the concurrency slots that a request needs.
+type Slots interface {
+	// TrySlot takes them all if they are free, and says whether they are held.
+	// It must be quick.
+	TrySlot(now time.Time) bool
 }
 
 type itemState uint8
@@ -78,7 +91,7 @@ func (s *share) counter() float64 { return s.settled + s.pending }
 // Order decides who goes next: the key with the lowest virtual token counter,
 // and of its requests the one with the least uncached work, less a credit for
 // the time waited. It is pure: it takes the time, does no I/O and starts
-// nothing. It is not safe for concurrent use; Queue is.
+// nothing. It is not safe for concurrent use, Len aside; Queue is.
 //
 // A key's counter is (uncached input + 2 × output) ÷ weight of all that was
 // dispatched for it: as estimated while it runs, as it was once it is settled.
@@ -95,7 +108,7 @@ type Order struct {
 	epoch   time.Time // times of coming are counted from it
 	shares  map[string]*share
 	active  []*share // those with requests waiting
-	waiting int
+	waiting atomic.Int64
 	parts   int           // of these, that take no place
 	lanes   [maxLanes]int // waiting in each
 	floor   float64       // the settled counter of the newest key served with no other waiting
@@ -113,10 +126,10 @@ const (
 )
 
 // Len is how many wait.
-func (o *Order) Len() int { return o.waiting }
+func (o *Order) Len() int { return int(o.waiting.Load()) }
 
 // Places is how many wait that take a place.
-func (o *Order) Places() int { return o.waiting - o.parts }
+func (o *Order) Places() int { return o.Len() - o.parts }
 
 // KeyPlaces is how many of these are the key's.
 func (o *Order) KeyPlaces(key string) int {
@@ -134,7 +147,7 @@ func (s *share) places() int { return len(s.waiting) - s.parts }
 
 // count counts one more waiting item, or one less.
 func (o *Order) count(it *Item, by int) {
-	o.waiting += by
+	o.waiting.Add(int64(by))
 	o.lanes[it.Lane%maxLanes] += by
 	if it.Part {
 		o.parts += by
@@ -227,8 +240,8 @@ func (o *Order) Remove(it *Item) bool {
 // cheaper now is so at any time, so the time waited enters as the time of coming.
 func (o *Order) look(it *Item) {
 	it.work = it.Input
-	if it.Work != nil {
-		it.work = it.Work()
+	if it.Prompt != nil {
+		it.work = it.Prompt.Work()
 	}
 	o.reprice(it)
 }
@@ -275,15 +288,15 @@ func (o *Order) SetRate(rate float64) {
 
 // isReady tells whether the item has its slots. Slots are the key's: once one
 // of its requests got none, only those are asked that were before.
-func (it *Item) isReady(blocked *bool) bool {
-	if it.ready || it.Ready == nil {
+func (it *Item) isReady(now time.Time, blocked *bool) bool {
+	if it.ready || it.Slots == nil {
 		return true
 	}
 	if *blocked && !it.asked {
 		return false
 	}
 	it.asked = true
-	it.ready = it.Ready()
+	it.ready = it.Slots.TrySlot(now)
 	if !it.ready {
 		*blocked = true
 	}
@@ -321,7 +334,7 @@ func (o *Order) ofKey(now time.Time, s *share, buf []*Item, left *[maxLanes]int,
 	usable, blocked := open, false // lanes that may have more of this key
 	for _, it := range s.waiting {
 		l := it.Lane % maxLanes
-		if left[l] == 0 || got[l] == perKey || !it.isReady(&blocked) {
+		if left[l] == 0 || got[l] == perKey || !it.isReady(now, &blocked) {
 			continue
 		}
 		buf = append(buf, it)

@@ -260,13 +260,18 @@ func TestKeyComingBackStartsAtTheActiveMinimum(t *testing.T) {
 	}
 }
 
+// slots are Slots that are free or not.
+type slots bool
+
+func (s slots) TrySlot(time.Time) bool { return bool(s) }
+
 // TestRequestWithASlotIsNotHiddenByOneThatWaitsForIt: its key's first request
 // gets no slot, another has one already.
 func TestRequestWithASlotIsNotHiddenByOneThatWaitsForIt(t *testing.T) {
 	now := epochTime()
 	o := &Order{}
-	o.Push(now, now, &Item{Key: "a", Input: 1, Ready: func() bool { return false }})
-	has := &Item{Key: "a", Input: 1000, Ready: func() bool { return true }, asked: true}
+	o.Push(now, now, &Item{Key: "a", Input: 1, Slots: slots(false)})
+	has := &Item{Key: "a", Input: 1000, Slots: slots(true), asked: true}
 	o.Push(now, now, has)
 	if got := o.Next(now, func(*Item) bool { return true }); got != has {
 		t.Errorf("got %+v, want the request that has its slot", got)

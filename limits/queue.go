@@ -18,11 +18,7 @@ import (
 // Acquire.
 type Ticket struct {
 	Item
-	// TryBind binds the request to a replica that has room: true when it did.
-	// ErrHeld says that there is room but better to come. Any other error ends
-	// the wait with it. It runs in any goroutine, one at a time
-	// for a queue, under no lock, and must be quick.
-	TryBind func() (bool, error)
+	Binder Binder
 	// Reservation holds the limits; its concurrency slots are got before room. nil: none.
 	Reservation *Reservation
 	// Bounds are the key's own; zero values: the model's.
@@ -49,6 +45,19 @@ type Ticket struct {
 	done     chan struct{} // closed when resolved; nil until somebody waits
 	resolved bool
 	err      error
+	took     time.Duration
+}
+
+// Took is how long Acquire took, 0 if the ticket needed but one look; once that has returned.
+func (t *Ticket) Took() time.Duration { return t.took }
+
+// Binder is the request behind a ticket.
+type Binder interface {
+	// TryBind binds the request to a replica that has room: true when it did.
+	// ErrHeld says that there is room but better to come. Any other error ends
+	// the wait with it. It runs in any goroutine, one at a time
+	// for a queue, under no lock, and must be quick.
+	TryBind(now time.Time) (bool, error)
 }
 
 // Queue holds the requests for one model that wait for a concurrency slot or
@@ -117,33 +126,43 @@ func (q *Queue) Acquire(ctx context.Context, t *Ticket) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	now := time.Now()
-	if err := q.enter(now, t); err != nil {
-		return err
-	}
-	q.Kick()
-	q.mu.Lock()
-	if t.resolved {
-		q.mu.Unlock()
+	now := time.Now() // read once where nothing has to wait: it is not cheap
+	if q.begin(now, t) {
 		return t.err
 	}
-	t.done = make(chan struct{})
-	q.mu.Unlock()
-	return q.await(ctx, t)
+	err := q.await(ctx, t)
+	t.took = time.Since(now)
+	return err
 }
 
-// enter puts the ticket into the order, if there is a place for it.
-func (q *Queue) enter(now time.Time, t *Ticket) error {
-	since := t.Began
-	if since.IsZero() {
-		since = now
-	}
-	if r := t.Reservation; r != nil && t.Ready == nil {
-		t.Ready = func() bool { return r.TrySlot(time.Now()) }
+// begin puts the ticket into the order and dispatches. It tells whether that
+// was all; otherwise the ticket has a place, or another goroutine dispatches.
+func (q *Queue) begin(now time.Time, t *Ticket) (resolved bool) {
+	if r := t.Reservation; r != nil && t.Slots == nil {
+		t.Slots = r
 		t.asked = r.slotHeld() // got with the reservation: others that wait for one must not hide it
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if f := q.enter(now, t); f != nil {
+		q.resolve(t, f)
+		return true
+	}
+	q.kick(now)
+	if t.resolved {
+		t.took = max(0, q.lastRound.Sub(now)) // others may have been dispatched, too
+		return true
+	}
+	t.done = make(chan struct{})
+	return false
+}
+
+// enter puts the ticket into the order, if there is a place for it. q is locked.
+func (q *Queue) enter(now time.Time, t *Ticket) *Refusal {
+	since := t.Began
+	if since.IsZero() {
+		since = now
+	}
 	t.wait = q.bounds.MaxWait
 	if t.Bounds.MaxWait > 0 {
 		t.wait = t.Bounds.MaxWait
@@ -261,9 +280,20 @@ func (q *Queue) resolve(t *Ticket, err error) {
 
 // Kick dispatches as long as something fits. It is to be called whenever room
 // or a concurrency slot may have come.
+//
+// It costs nothing while nobody waits. Who enters just then needs no kick: he
+// looks for room himself, and after whoever kicks has given it back.
 func (q *Queue) Kick() {
+	if q.order.Len() == 0 {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.kick(time.Time{})
+}
+
+// kick is Kick. q is locked. now is the time, zero where it is still to be read.
+func (q *Queue) kick(now time.Time) {
 	q.again = true
 	if q.busy {
 		return
@@ -272,8 +302,10 @@ func (q *Queue) Kick() {
 	for q.again && q.order.Len() > 0 {
 		q.again, q.missed = false, [maxLanes]bool{}
 		q.rounds++
-		for q.dispatch() {
+		for q.dispatch(now) {
+			now = time.Time{}
 		}
+		now = time.Time{}
 		q.short = q.missed
 		q.sendAway()
 	}
@@ -282,6 +314,9 @@ func (q *Queue) Kick() {
 
 // sendAway refuses those without a place that had their round, and did not fit.
 func (q *Queue) sendAway() {
+	if len(q.late) == 0 {
+		return
+	}
 	slices.Reverse(q.late) // who came last goes first
 	defer func() { slices.Reverse(q.late) }()
 	q.late = slices.DeleteFunc(q.late, func(t *Ticket) bool {
@@ -308,8 +343,13 @@ func (q *Queue) sendAway() {
 
 // dispatch tries the candidates until one is bound. Those that fitted nowhere
 // in this round are not tried again in it. q is locked, but not during TryBind.
-func (q *Queue) dispatch() bool {
-	now := time.Now()
+func (q *Queue) dispatch(now time.Time) bool {
+	if q.order.Len() == 0 {
+		return false
+	}
+	if now.IsZero() {
+		now = time.Now()
+	}
 	q.lastRound = now
 	q.buf = q.order.Candidates(now, q.buf[:0], maxTries, maxTriesPerKey)
 	for i, it := range q.buf {
@@ -317,7 +357,7 @@ func (q *Queue) dispatch() bool {
 		if t.round == q.rounds || it.state != itemWaiting {
 			continue
 		}
-		ok, err := q.try(t)
+		ok, err := q.try(now, t)
 		switch {
 		case ok:
 			q.drain.dispatched(now, q.order.Len() > 1)
@@ -341,7 +381,7 @@ func (q *Queue) dispatch() bool {
 }
 
 // try runs TryBind without the lock.
-func (q *Queue) try(t *Ticket) (ok bool, err error) {
+func (q *Queue) try(now time.Time, t *Ticket) (ok bool, err error) {
 	t.binding = true
 	q.mu.Unlock()
 	defer func() {
@@ -351,24 +391,20 @@ func (q *Queue) try(t *Ticket) (ok bool, err error) {
 			ok, err = false, fmt.Errorf("limits: TryBind panicked: %v", v)
 		}
 	}()
-	return t.TryBind()
+	return t.Binder.TryBind(now)
 }
 
 // Settle corrects what the ticket's key was charged for it by what it used:
 // uncached input and output tokens, 0 if the engine failed. Only the first
 // call after Acquire counts.
-func (q *Queue) Settle(t *Ticket, uncached, output int) {
+func (q *Queue) Settle(now time.Time, t *Ticket, uncached, output int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.order.Settle(time.Now(), &t.Item, uncached, output)
+	q.order.Settle(now, &t.Item, uncached, output)
 }
 
 // Len is how many wait.
-func (q *Queue) Len() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.order.Len()
-}
+func (q *Queue) Len() int { return q.order.Len() }
 
 // unqueued is the refusal of a ticket that may not wait: by its own wish, or since nobody may.
 func (q *Queue) unqueued(t *Ticket) *Refusal {

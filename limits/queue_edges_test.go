@@ -13,18 +13,18 @@ import (
 )
 
 var (
-	binds    = func() (bool, error) { return true, nil }
-	noRoom   = func() (bool, error) { return false, nil }
-	heldBack = func() (bool, error) { return false, ErrHeld }
+	binds    = bindFunc(func() (bool, error) { return true, nil })
+	noRoom   = bindFunc(func() (bool, error) { return false, nil })
+	heldBack = bindFunc(func() (bool, error) { return false, ErrHeld })
 )
 
 func TestQueueOutlivesAPanic(t *testing.T) {
 	q := newTestQueue(configs.Queue{})
-	bad := &Ticket{Item: Item{Key: "a"}, TryBind: func() (bool, error) { panic("one request's bug") }}
+	bad := &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(func() (bool, error) { panic("one request's bug") })}
 	if err := q.Acquire(t.Context(), bad); err == nil {
 		t.Error("the request whose binding panics: got no error")
 	}
-	if err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b"}, TryBind: binds, Asked: time.Second}); err != nil {
+	if err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b"}, Binder: binds, Asked: time.Second}); err != nil {
 		t.Errorf("another request afterwards: got %v, want it bound", err)
 	}
 }
@@ -32,11 +32,11 @@ func TestQueueOutlivesAPanic(t *testing.T) {
 func TestQueueKeepsNoRoomForWhoIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue(configs.Queue{})
-		go func() { _ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a", Input: 1}, TryBind: heldBack}) }()
+		go func() { _ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a", Input: 1}, Binder: heldBack}) }()
 		synctest.Wait()
-		_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b", Input: 10}, TryBind: binds})
+		_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b", Input: 10}, Binder: binds})
 		time.Sleep(6 * time.Second) // longer than head_hold
-		if err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b", Input: 10}, TryBind: binds, NoQueue: true}); err != nil {
+		if err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b", Input: 10}, Binder: binds, NoQueue: true}); err != nil {
 			t.Errorf("beside a request that waits although it would fit: %v", err)
 		}
 	})
@@ -48,14 +48,14 @@ func TestQueueEvictsNobodyWhoIsTriedAgain(t *testing.T) {
 		left := make(chan error, 2)
 		for _, began := range []time.Time{{}, time.Now().Add(-10 * time.Second)} {
 			go func() {
-				err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a", Input: 10}, TryBind: noRoom, Began: began})
+				err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a", Input: 10}, Binder: noRoom, Began: began})
 				if !began.IsZero() {
 					left <- err
 				}
 			}()
 			synctest.Wait()
 		}
-		go func() { _ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b", Input: 1}, TryBind: noRoom}) }()
+		go func() { _ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "b", Input: 1}, Binder: noRoom}) }()
 		synctest.Wait()
 		select {
 		case err := <-left:
@@ -70,7 +70,7 @@ func TestQueueCountsWhatWasWaitedBefore(t *testing.T) {
 		q := newTestQueue(configs.Queue{MaxWait: 30 * time.Second})
 		began := time.Now()
 		time.Sleep(25 * time.Second) // then it was bound, and its engine answered 503
-		_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: noRoom, Began: began, Waited: 25 * time.Second})
+		_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: noRoom, Began: began, Waited: 25 * time.Second})
 		if d := time.Since(began); d != 30*time.Second {
 			t.Errorf("waited %v in all, want 30s", d)
 		}
@@ -82,13 +82,13 @@ func TestQueueSendsTheLastAway(t *testing.T) {
 		q := newTestQueue(configs.Queue{MaxLength: 2, MaxWait: 3 * time.Second})
 		in, out := make(chan struct{}), make(chan struct{})
 		go func() {
-			_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, TryBind: func() (bool, error) { close(in); <-out; return true, nil }})
+			_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, Binder: bindFunc(func() (bool, error) { close(in); <-out; return true, nil })})
 		}()
 		<-in
 		var refused [4]atomic.Bool
 		for i := range refused { // they come while the first is being bound
 			go func() {
-				f, _ := errors.AsType[*Refusal](q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, TryBind: noRoom}))
+				f, _ := errors.AsType[*Refusal](q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, Binder: noRoom}))
 				refused[i].Store(f.Kind == KindQueueFull)
 			}()
 			synctest.Wait()
@@ -107,11 +107,11 @@ func TestQueueSendsTheLastAway(t *testing.T) {
 func TestQueueForgetsWhoLackedRoom(t *testing.T) {
 	for name, before := range map[string]func(context.Context, *Queue){
 		"an hour ago one found no room and left": func(ctx context.Context, q *Queue) {
-			_ = q.Acquire(ctx, &Ticket{Item: Item{Key: "old"}, TryBind: noRoom, Asked: time.Millisecond})
+			_ = q.Acquire(ctx, &Ticket{Item: Item{Key: "old"}, Binder: noRoom, Asked: time.Millisecond})
 			time.Sleep(time.Hour)
 		},
 		"one waits in another lane": func(ctx context.Context, q *Queue) {
-			go func() { _ = q.Acquire(ctx, &Ticket{Item: Item{Key: "s", Lane: 2}, TryBind: noRoom}) }()
+			go func() { _ = q.Acquire(ctx, &Ticket{Item: Item{Key: "s", Lane: 2}, Binder: noRoom}) }()
 			time.Sleep(time.Second)
 		},
 	} {
@@ -121,14 +121,14 @@ func TestQueueForgetsWhoLackedRoom(t *testing.T) {
 				before(t.Context(), q)
 				in, out := make(chan struct{}), make(chan struct{})
 				go func() {
-					_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, TryBind: func() (bool, error) { close(in); <-out; return true, nil }})
+					_ = q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, Binder: bindFunc(func() (bool, error) { close(in); <-out; return true, nil })})
 				}()
 				<-in
 				var refused atomic.Int32
 				var wg sync.WaitGroup
 				for range 10 {
 					wg.Go(func() {
-						if q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, TryBind: binds}) != nil {
+						if q.Acquire(t.Context(), &Ticket{Item: Item{Key: "k"}, Binder: binds}) != nil {
 							refused.Add(1)
 						}
 					})
@@ -236,7 +236,7 @@ func TestPartsTakeNoPlace(t *testing.T) {
 		q := newTestQueue(configs.Queue{MaxLength: 3})
 		ticket := func(key string, part bool) error {
 			err := q.Acquire(t.Context(), &Ticket{
-				Item: Item{Key: key, Input: 10, Part: part}, Bounds: configs.Queue{MaxLength: 1}, TryBind: noRoom, Asked: time.Minute,
+				Item: Item{Key: key, Input: 10, Part: part}, Bounds: configs.Queue{MaxLength: 1}, Binder: noRoom, Asked: time.Minute,
 			})
 			if errors.Is(err, context.Canceled) {
 				return nil

@@ -13,6 +13,11 @@ import (
 	"penstock/configs"
 )
 
+// bindFunc is a Binder that is a function.
+type bindFunc func() (bool, error)
+
+func (f bindFunc) TryBind(time.Time) (bool, error) { return f() }
+
 // engineSlots is room for n requests at once, as a replica has it.
 type engineSlots struct {
 	mu   sync.Mutex
@@ -45,7 +50,7 @@ func newTestQueue(b configs.Queue) *Queue {
 func TestQueueBindsAtOnceWhenThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, e := newTestQueue(configs.Queue{}), &engineSlots{free: 1}
-		tk := &Ticket{Item: Item{Key: "a", Input: 10}, TryBind: e.bind}
+		tk := &Ticket{Item: Item{Key: "a", Input: 10}, Binder: bindFunc(e.bind)}
 		start := time.Now()
 		if err := q.Acquire(t.Context(), tk); err != nil {
 			t.Fatalf("Acquire with room: got %v, want nil", err)
@@ -60,7 +65,7 @@ func TestQueueTimesOutAtTheBoundNotLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, e := newTestQueue(configs.Queue{MaxWait: 20 * time.Second}), &engineSlots{}
 		start := time.Now()
-		err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind})
+		err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(e.bind)})
 		f, ok := errors.AsType[*Refusal](err)
 		if !ok || f.Kind != KindQueueTimeout {
 			t.Fatalf("got %v, want queue_timeout", err)
@@ -81,7 +86,7 @@ func TestQueueLeavesAtOnceWithTheClient(t *testing.T) {
 		gone := errors.New("client gone")
 		time.AfterFunc(3*time.Second, func() { cancel(gone) })
 		start := time.Now()
-		err := q.Acquire(ctx, &Ticket{Item: Item{Key: "a"}, TryBind: e.bind})
+		err := q.Acquire(ctx, &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(e.bind)})
 		if !errors.Is(err, gone) {
 			t.Fatalf("got %v, want the context's cause", err)
 		}
@@ -95,7 +100,7 @@ func TestQueueRefusesAtOnceWithNoQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, e := newTestQueue(configs.Queue{}), &engineSlots{}
 		start := time.Now()
-		err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind, NoQueue: true})
+		err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(e.bind), NoQueue: true})
 		f, ok := errors.AsType[*Refusal](err)
 		if !ok || f.Kind != KindQueueTimeout || time.Since(start) != 0 {
 			t.Fatalf("got %v after %v, want queue_timeout at once", err, time.Since(start))
@@ -107,7 +112,7 @@ func TestQueueIsBoundedInAllAndPerKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, e := newTestQueue(configs.Queue{MaxLength: 5}), &engineSlots{}
 		ask := func(key string, bound int) error {
-			return q.Acquire(t.Context(), &Ticket{Item: Item{Key: key}, TryBind: e.bind, Bounds: configs.Queue{MaxLength: bound}})
+			return q.Acquire(t.Context(), &Ticket{Item: Item{Key: key}, Binder: bindFunc(e.bind), Bounds: configs.Queue{MaxLength: bound}})
 		}
 		var mu sync.Mutex
 		kinds := map[string]int{}
@@ -149,7 +154,7 @@ func TestQueueAsksOwnConcurrencyBeforeRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r, q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind, Reservation: r})
+			return r, q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(e.bind), Reservation: r})
 		}
 		first, err := acquire()
 		if err != nil {
@@ -180,7 +185,7 @@ func TestModelConcurrencyIsOurCapacity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, _ = errors.AsType[*Refusal](q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: e.bind, Reservation: r}))
+			f, _ = errors.AsType[*Refusal](q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(e.bind), Reservation: r}))
 		}
 		if f == nil || f.Kind != KindQueueTimeout || f.ConfigKey != "models[m].limits.concurrency" {
 			t.Errorf("got %+v, want queue_timeout by models[m].limits.concurrency", f)
@@ -204,7 +209,7 @@ func TestRefusalsOfTheQueueSayWhatSetTheBound(t *testing.T) {
 			{&Ticket{Asked: time.Hour}, "models[m].queue.max_wait", 30 * time.Second},
 			{&Ticket{NoQueue: true}, "the header x-penstock-no-queue", 0},
 		} {
-			c.tk.Item, c.tk.TryBind = Item{Key: "a"}, e.bind
+			c.tk.Item, c.tk.Binder = Item{Key: "a"}, bindFunc(e.bind)
 			start := time.Now()
 			f, _ := errors.AsType[*Refusal](q.Acquire(t.Context(), c.tk))
 			if f == nil || f.ConfigKey != c.want || time.Since(start) != c.wait {
@@ -219,10 +224,10 @@ func TestRefusalsOfTheQueueSayWhatSetTheBound(t *testing.T) {
 func TestLongTryBindHoldsUpNobodyWhoLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue(configs.Queue{MaxWait: time.Minute})
-		slow := &Ticket{Item: Item{Key: "a"}, TryBind: func() (bool, error) {
+		slow := &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(func() (bool, error) {
 			time.Sleep(10 * time.Second)
 			return true, nil
-		}}
+		})}
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := q.Acquire(t.Context(), slow); err != nil {
@@ -233,7 +238,7 @@ func TestLongTryBindHoldsUpNobodyWhoLeaves(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		never := &Ticket{Item: Item{Key: "b"}, TryBind: func() (bool, error) { return false, nil }}
+		never := &Ticket{Item: Item{Key: "b"}, Binder: bindFunc(func() (bool, error) { return false, nil })}
 		if err := q.Acquire(ctx, never); err == nil || time.Since(start) != time.Second {
 			t.Errorf("%v after %v, want gone after 1s", err, time.Since(start))
 		}
@@ -264,7 +269,7 @@ func TestQueueRefusesNobodyOfABurstThatFits(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 30 {
 					wg.Go(func() {
-						err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: slow, Bounds: configs.Queue{MaxLength: c.keyBound}})
+						err := q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(slow), Bounds: configs.Queue{MaxLength: c.keyBound}})
 						mu.Lock()
 						defer mu.Unlock()
 						if f, ok := errors.AsType[*Refusal](err); ok {
@@ -291,11 +296,11 @@ func TestQueueThatIsFullRefusesWithoutTrying(t *testing.T) {
 		q, e := newTestQueue(configs.Queue{MaxLength: 3, MaxWait: time.Minute}), &engineSlots{}
 		var tried atomic.Int32
 		ask := func() error {
-			return q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, TryBind: func() (bool, error) {
+			return q.Acquire(t.Context(), &Ticket{Item: Item{Key: "a"}, Binder: bindFunc(func() (bool, error) {
 				tried.Add(1)
 				time.Sleep(time.Millisecond)
 				return e.bind()
-			}})
+			})})
 		}
 		for range 3 {
 			go func() { _ = ask() }()

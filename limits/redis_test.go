@@ -75,7 +75,7 @@ func TestThreeGatewaysShareSlots(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				tk := &Ticket{Item: Item{Key: "k"}, Reservation: r, TryBind: func() (bool, error) { return true, nil }}
+				tk := &Ticket{Item: Item{Key: "k"}, Reservation: r, Binder: bindFunc(func() (bool, error) { return true, nil })}
 				if err := q.Acquire(t.Context(), tk); err != nil {
 					t.Error(err)
 					return
@@ -87,7 +87,7 @@ func TestThreeGatewaysShareSlots(t *testing.T) {
 				running.Add(-1)
 				done.Add(1)
 				r.Settle(time.Now(), Actual{Outcome: OutcomeDone})
-				q.Settle(tk, 10, 10)
+				q.Settle(time.Now(), tk, 10, 10)
 			})
 		}
 	}
