@@ -14,7 +14,8 @@ import (
 // admit reserves the request's cost in all its limits, or refuses it.
 func (s *Server) admit(r *request) error {
 	r.estimate()
-	q := r.limited(limits.Cost{Requests: 1, Input: int64(r.input), Output: int64(r.output)})
+	limited := r.limited(limits.Cost{Requests: 1, Input: int64(r.input), Output: int64(r.output)})
+	q := &limited
 	var err error
 	began := r.trace.now()
 	if r.client.key.OnRateLimit == onRateLimitWait && !r.noQueue {
@@ -29,8 +30,8 @@ func (s *Server) admit(r *request) error {
 }
 
 // limited is the request as the limits see it: whose they are, and what it costs.
-func (r *request) limited(cost limits.Cost) *limits.Request {
-	q := &limits.Request{Key: r.client.name, KeyLimits: &r.client.key.Limits, Cost: cost}
+func (r *request) limited(cost limits.Cost) limits.Request {
+	q := limits.Request{Key: r.client.name, KeyLimits: &r.client.key.Limits, Cost: cost}
 	if r.target.pool == nil { // the model is not known, or not yet
 		return q
 	}

@@ -123,7 +123,8 @@ func (r *request) limitHeaders(err error) {
 			mode = m
 		}
 	} else if r.client != nil { // it did not come as far as its limits
-		st = r.s.limiter.Peek(time.Now(), r.limited(limits.Cost{}))
+		limited := r.limited(limits.Cost{})
+		st = r.s.limiter.Peek(time.Now(), &limited)
 	}
 	h := &r.ctx.Response.Header
 	if mode.Degraded() {

@@ -37,7 +37,7 @@ func (r *Reservation) State() State {
 				continue
 			}
 			l := Level{
-				Limit: rt.limit, Remaining: max(0, level(s.used[k], rt.burst)), Scope: s.subject.scope, Kind: k,
+				Limit: rt.limit, Remaining: max(0, level(s.used[k], rt.burst)), Scope: s.scope, Kind: k,
 				Reset: time.Duration(refill(s.used[k], rt.limit)) * time.Millisecond,
 			}
 			if k == KindRequests {
@@ -60,7 +60,7 @@ func (l *Limiter) Peek(now time.Time, q *Request) State {
 	subjects := make([]Subject, r.n)
 	for i := range r.n {
 		s := &r.scopes[i]
-		subjects[i] = Subject{Scope: s.subject.scope, Key: s.subject.key, Model: s.subject.model, Limits: s.limits}
+		subjects[i] = Subject{Scope: s.scope, Key: r.key, Model: r.model, Limits: s.limits}
 	}
 	r.where = inMemory
 	var all []levels

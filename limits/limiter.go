@@ -131,7 +131,7 @@ func (l *Limiter) Reserve(ctx context.Context, now time.Time, q *Request) (*Rese
 	if r.n == 0 {
 		return r, nil
 	}
-	bad, err := l.reserve(ctx, now, r)
+	bad, err := l.reserve(ctx, now, r, q.ahead)
 	switch {
 	case err != nil:
 		return nil, err
@@ -142,12 +142,12 @@ func (l *Limiter) Reserve(ctx context.Context, now time.Time, q *Request) (*Rese
 }
 
 // reserve asks Redis, if there is one, else or where it is away the memory.
-func (l *Limiter) reserve(_ context.Context, now time.Time, r *Reservation) ([]violation, error) {
+func (l *Limiter) reserve(_ context.Context, now time.Time, r *Reservation, ahead Cost) ([]violation, error) {
 	r.where = inMemory
 	if l.redis == nil {
-		return l.memory.reserve(now, r), nil
+		return l.memory.reserve(now, r, ahead), nil
 	}
-	bad, err := l.redis.reserve(now, r)
+	bad, err := l.redis.reserve(now, r, ahead)
 	if err == nil {
 		return bad, nil
 	}
@@ -162,7 +162,7 @@ func (l *Limiter) reserve(_ context.Context, now time.Time, r *Reservation) ([]v
 		return nil, nil
 	}
 	r.where, r.share = inMemory, l.redis.gateways()
-	return l.memory.reserve(now, r), nil
+	return l.memory.reserve(now, r, ahead), nil
 }
 
 // tellSlot says that the slots of r's key or model changed.

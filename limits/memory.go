@@ -14,6 +14,17 @@ type subject struct {
 	key, model string
 }
 
+// subjectOf keeps what the scope is about.
+func subjectOf(s Scope, key, model string) subject {
+	switch s {
+	case ScopeKey:
+		model = ""
+	case ScopeModel:
+		key = ""
+	}
+	return subject{scope: s, key: key, model: model}
+}
+
 // entry holds the counters of one subject in this process.
 type entry struct {
 	subject subject
@@ -176,16 +187,16 @@ func (m *memory) each(f func(*entry)) {
 }
 
 // reserve charges r's cost in all its scopes, or in none and says why. It
-// notes the levels in r either way.
-func (m *memory) reserve(now time.Time, r *Reservation) []violation {
+// notes the levels in r either way. ahead is what others will take first.
+func (m *memory) reserve(now time.Time, r *Reservation, ahead Cost) []violation {
 	ms := now.UnixMilli()
 	for i := range r.n {
-		r.entries[i] = m.lock(r.scopes[i].subject, ms)
+		r.entries[i] = m.lock(r.subject(i), ms)
 	}
 	defer r.unlock()
 	var bad []violation
 	for i := range r.n {
-		bad = r.entries[i].check(ms, r, &r.scopes[i], bad)
+		bad = r.entries[i].check(ms, r, ahead, &r.scopes[i], bad)
 	}
 	if bad != nil {
 		return bad
@@ -202,7 +213,7 @@ func (m *memory) reserve(now time.Time, r *Reservation) []violation {
 }
 
 // check finds the limits of one scope that do not admit r now.
-func (e *entry) check(now int64, r *Reservation, s *scopeState, bad []violation) []violation {
+func (e *entry) check(now int64, r *Reservation, ahead Cost, s *scopeState, bad []violation) []violation {
 	for k := range rates {
 		rt := s.rate(k, r.share)
 		if rt.limit == 0 {
@@ -212,11 +223,11 @@ func (e *entry) check(now int64, r *Reservation, s *scopeState, bad []violation)
 		b.set(now, rt)
 		s.used[k] = b.used
 		cost := r.cost.of(k)
-		if w := b.wait(cost, r.ahead.of(k), rt); w != 0 {
+		if w := b.wait(cost, ahead.of(k), rt); w != 0 {
 			if w > 0 {
 				w += b.at - now
 			}
-			bad = append(bad, violation{scope: s.subject.scope, kind: k, rate: rt, used: b.used, wait: w})
+			bad = append(bad, violation{scope: s.scope, kind: k, rate: rt, used: b.used, wait: w})
 		}
 	}
 	return bad
@@ -314,7 +325,7 @@ func (m *memory) unslot(r *Reservation, held time.Duration) {
 // attach finds the entries of a reservation that was made elsewhere.
 func (m *memory) attach(now time.Time, r *Reservation) {
 	for i := range r.n {
-		r.entries[i] = m.lock(r.scopes[i].subject, now.UnixMilli())
+		r.entries[i] = m.lock(r.subject(i), now.UnixMilli())
 		r.entries[i].mu.Unlock()
 	}
 }

@@ -211,17 +211,17 @@ func (sub subject) name() string {
 
 // identify gives a reservation its name and keys in Redis.
 func (s *redisStore) identify(r *Reservation) {
-	r.id = fmt.Sprintf("%s-%d", s.gateway, s.ids.Add(1))
+	r.record = &record{id: fmt.Sprintf("%s-%d", s.gateway, s.ids.Add(1))}
 	r.keys = make([]string, 1, 1+2*r.n)
 	r.keys[0] = s.prefix + "r:" + r.id
 	for i := range r.n {
-		name := r.scopes[i].subject.name()
+		name := r.subject(i).name()
 		r.keys = append(r.keys, s.prefix+"b:"+name, s.prefix+"s:"+name)
 	}
 }
 
 // reserve charges r in Redis. An error says that Redis did not answer.
-func (s *redisStore) reserve(now time.Time, r *Reservation) ([]violation, error) {
+func (s *redisStore) reserve(now time.Time, r *Reservation, ahead Cost) ([]violation, error) {
 	if s.breaker.State() != gobreaker.StateClosed {
 		return nil, errRedisOpen // the worker tries it
 	}
@@ -229,7 +229,7 @@ func (s *redisStore) reserve(now time.Time, r *Reservation) ([]violation, error)
 		s.at.Store(now.UnixMicro())
 	}
 	s.identify(r)
-	reply, err := s.call("reserve", s.reserveScript, r.keys, s.reserveArgs(r))
+	reply, err := s.call("reserve", s.reserveScript, r.keys, s.reserveArgs(r, ahead))
 	if err == nil && len(reply) != 4+9*r.n {
 		err = errShortReply
 	}
@@ -240,7 +240,7 @@ func (s *redisStore) reserve(now time.Time, r *Reservation) ([]violation, error)
 	r.where = inRedis
 	n := integers(reply)
 	if n[0] == 0 {
-		return violations(r, n), nil
+		return violations(r, ahead, n), nil
 	}
 	r.seq = n[1]
 	r.slotted, r.since = n[2] == 1, now
@@ -249,14 +249,14 @@ func (s *redisStore) reserve(now time.Time, r *Reservation) ([]violation, error)
 	return nil, nil
 }
 
-func (s *redisStore) reserveArgs(r *Reservation) []any {
+func (s *redisStore) reserveArgs(r *Reservation, ahead Cost) []any {
 	args := make([]any, 0, 11+13*r.n)
 	take := 1
 	if s.worker.waitsFor(r.key) {
 		take = 0 // those who wait go first
 	}
 	args = append(args, r.id, s.micros(), r.cost.Requests, r.cost.Input, r.cost.Output,
-		r.ahead.Requests, r.ahead.Input, r.ahead.Output, recordLife.Milliseconds(), leaseLife.Milliseconds(), take)
+		ahead.Requests, ahead.Input, ahead.Output, recordLife.Milliseconds(), leaseLife.Milliseconds(), take)
 	for i := range r.n {
 		sc := &r.scopes[i]
 		for k := range rates {
@@ -299,7 +299,7 @@ func (r *Reservation) note(n []int64) {
 }
 
 // violations reads which limits refused, as memory.check does.
-func violations(r *Reservation, n []int64) []violation {
+func violations(r *Reservation, ahead Cost, n []int64) []violation {
 	r.note(n)
 	now := n[3]
 	var bad []violation
@@ -311,11 +311,11 @@ func violations(r *Reservation, n []int64) []violation {
 				continue
 			}
 			b := bucket{used: s.used[k], at: n[6+9*i+2*int(k)]}
-			if w := b.wait(r.cost.of(k), r.ahead.of(k), rt); w != 0 {
+			if w := b.wait(r.cost.of(k), ahead.of(k), rt); w != 0 {
 				if w > 0 {
 					w += max(0, b.at-now)
 				}
-				bad = append(bad, violation{scope: s.subject.scope, kind: k, rate: rt, used: b.used, wait: w})
+				bad = append(bad, violation{scope: s.scope, kind: k, rate: rt, used: b.used, wait: w})
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (w *redisWorker) settle(r *Reservation, used Cost) {
 
 // abort queues the undoing of a reserve that Redis may or may not have done, or may do yet.
 func (w *redisWorker) abort(r *Reservation) {
-	gone := &Reservation{id: r.id, keys: r.keys, n: r.n, scopes: r.scopes, cost: r.cost, key: r.key, model: r.model}
+	gone := &Reservation{record: r.record, n: r.n, scopes: r.scopes, cost: r.cost, key: r.key, model: r.model}
 	w.mu.Lock()
 	w.add(settlement{r: gone, early: true})
 	w.mu.Unlock()

@@ -149,7 +149,7 @@ func concurrencyRefusal(r *Reservation, now time.Time) *Refusal {
 		used, hold := r.slotUse(i, limit)
 		if !found || used >= limit && f.Used < f.Limit {
 			found = true
-			f.Scope, f.Limit, f.Used = s.subject.scope, limit, used
+			f.Scope, f.Limit, f.Used = s.scope, limit, used
 			f.RetryAfter = max(time.Second, min(time.Minute, hold/time.Duration(limit)))
 		}
 	}

@@ -21,20 +21,16 @@ const (
 // Settle. Its methods may be called by any goroutine.
 type Reservation struct {
 	limiter *Limiter
+	*record // nil: Redis was not asked
 	key     string
 	model   string
 	cost    Cost
-	ahead   Cost
 	share   int64 // limits are divided by it
-	where   place
-	seq     int64    // in memory
-	id      string   // in Redis
-	keys    []string // in Redis: the record, then hash and slots of each scope
-	inUse   [scopes]int64
-
-	n       int // scopes that have limits
+	seq     int64 // in memory
 	scopes  [scopes]scopeState
 	entries [scopes]*entry
+	n       int // scopes that have limits
+	where   place
 
 	settled atomic.Bool
 	mu      sync.Mutex // guards what follows
@@ -44,38 +40,48 @@ type Reservation struct {
 	since   time.Time // when the slots were got
 }
 
+// record is what a reservation is in Redis.
+type record struct {
+	id    string
+	keys  []string      // the record's, then hash and slots of each scope
+	inUse [scopes]int64 // slots at the decision
+}
+
 // scopeState is one scope of a reservation.
 type scopeState struct {
-	subject subject
 	limits  *configs.Limits
-	charged uint8            // bit per kind
 	used    [unitKinds]int64 // units in use right after the decision
+	scope   Scope
+	charged uint8 // bit per kind
 }
 
 func (s *scopeState) rate(k Kind, share int64) rate { return rateOf(s.limits, k, share) }
 
 func newReservation(l *Limiter, q *Request) *Reservation {
-	r := &Reservation{limiter: l, key: q.Key, model: q.Model, cost: q.Cost, ahead: q.ahead, share: 1}
+	r := &Reservation{limiter: l, key: q.Key, model: q.Model, cost: q.Cost, share: 1}
 	r.cost.Requests = clampTokens(r.cost.Requests)
 	r.cost.Input = clampTokens(r.cost.Input)
 	r.cost.Output = clampTokens(r.cost.Output)
 	// In the order in which entries are locked.
-	r.add(subject{scope: ScopeModel, model: q.Model}, q.ModelLimits)
-	r.add(subject{scope: ScopeKey, key: q.Key}, q.KeyLimits)
-	r.add(subject{scope: ScopeKeyModel, key: q.Key, model: q.Model}, q.KeyModelLimits)
+	r.add(ScopeModel, q.ModelLimits)
+	r.add(ScopeKey, q.KeyLimits)
+	r.add(ScopeKeyModel, q.KeyModelLimits)
 	return r
 }
 
 // clampTokens keeps a cost countable; one above maxTokens is too large for any limit.
 func clampTokens(n int64) int64 { return max(0, min(n, 2*maxTokens)) }
 
-func (r *Reservation) add(s subject, l *configs.Limits) {
+func (r *Reservation) add(s Scope, l *configs.Limits) {
 	if !limited(l) {
 		return
 	}
-	r.scopes[r.n] = scopeState{subject: s, limits: l}
+	r.scopes[r.n].scope, r.scopes[r.n].limits = s, l
 	r.n++
 }
+
+// subject is whose limits scope i holds.
+func (r *Reservation) subject(i int) subject { return subjectOf(r.scopes[i].scope, r.key, r.model) }
 
 // limited tells whether any limit is set.
 func limited(l *configs.Limits) bool {

@@ -17,16 +17,7 @@ type Subject struct {
 	Limits     *configs.Limits
 }
 
-func (s Subject) subject() subject {
-	sub := subject{scope: s.Scope, key: s.Key, model: s.Model}
-	switch s.Scope {
-	case ScopeKey:
-		sub.model = ""
-	case ScopeModel:
-		sub.key = ""
-	}
-	return sub
-}
+func (s Subject) subject() subject { return subjectOf(s.Scope, s.Key, s.Model) }
 
 // Stat is the state of one subject's limits.
 type Stat struct {
