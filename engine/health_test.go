@@ -137,7 +137,7 @@ func TestSlowProbesDoNotEjectAReplicaThatAnswers(t *testing.T) {
 		e.set(func(e *fake) { e.delay = 10 * time.Second })
 		for range 120 { // a minute of a stream with an event every half second
 			time.Sleep(500 * time.Millisecond)
-			r.Answering()
+			r.Answering(time.Now())
 			if !r.Usable() {
 				t.Fatal("a replica that streams was taken out for its slow probes")
 			}

@@ -180,7 +180,7 @@ func (r *Replica) Usable() bool {
 
 // Answering is to be called when bytes of an answer come. A replica that
 // answers is not taken out because its probes are slow.
-func (r *Replica) Answering() { r.server.lastAnswer.Store(time.Now().UnixNano()) }
+func (r *Replica) Answering(now time.Time) { r.server.lastAnswer.Store(now.UnixNano()) }
 
 // Begin counts a request that is sent to it now. ranked: its rank was told
 // (Addressing.Ok, on a replica with ranks). End the attempt exactly once.

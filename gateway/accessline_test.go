@@ -36,12 +36,12 @@ func TestAccessLinesAreWhatSlogWouldWrite(t *testing.T) {
 				handler = slog.NewTextHandler(&want, nil)
 			}
 			r.s.access = slog.New(handler)
-			r.logLine()
+			r.logLine(time.Now())
 
 			box := &lineBox{Handler: handler, format: format}
 			r.s.lines = box
 			r.s.linePool.New = func() any { return &lineFields{json: format == "json"} }
-			r.logLine()
+			r.logLine(time.Now())
 			got := times.ReplaceAllString(box.got.String(), "TIME")
 			if w := times.ReplaceAllString(want.String(), "TIME"); got != w {
 				t.Errorf("%s, with %q: got\n%s\nwant\n%s", format, odd, got, w)
@@ -81,7 +81,7 @@ func BenchmarkAccessLine(b *testing.B) {
 			r.s.linePool.New = func() any { return &lineFields{json: true} }
 			b.ReportAllocs()
 			for b.Loop() {
-				r.logLine()
+				r.logLine(time.Now())
 			}
 		})
 	}

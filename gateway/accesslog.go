@@ -27,7 +27,7 @@ type fields interface {
 // logLine writes the access line: ids, names, sizes, times and the decision; no
 // prompt text, no secrets. Lines of requests that failed are never sampled
 // away, and say what an operator should do.
-func (r *request) logLine() {
+func (r *request) logLine(now time.Time) {
 	if !r.snap.cfg.Log.Access || r.route == nil || !r.route.counted || !r.s.sampled(r) {
 		return
 	}
@@ -46,7 +46,7 @@ func (r *request) logLine() {
 		return
 	}
 	l := r.s.linePool.Get().(*lineFields) //nolint:forcetypeassert // the pool holds nothing else
-	l.begin(time.Now(), level, "request")
+	l.begin(now, level, "request")
 	r.tell(l)
 	r.s.lines.TakeLine(l.end())
 	r.s.linePool.Put(l)

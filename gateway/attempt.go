@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"penstock/engine"
 	"penstock/gateway/body"
@@ -94,7 +95,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	a := r.attempt
 	up, err := s.pools.upstream(a.member.engine.Conn())
 	if err != nil {
-		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
+		a.end(time.Now(), relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
 		return false, internalError(err)
 	}
 	a.span = r.trace.upstream(a)
@@ -138,7 +139,7 @@ func (s *Server) relayAttempt(r *request) (again bool, err error) {
 	} else {
 		a.member.fail(failReason(ans, err))
 	}
-	a.end(relay.Result{Usage: sse.NoUsage()}, out)
+	a.end(time.Now(), relay.Result{Usage: sse.NoUsage()}, out)
 	return false, verdictError(v, ans, err)
 }
 
@@ -371,7 +372,7 @@ func (a *attempt) abandon(ans relay.Answer, err error) {
 	a.member.fail(reason)
 	r.target.pool.metrics.Retried(reason)
 	r.record.retries = append(r.record.retries, a.member.engine.ID()+": "+reason)
-	a.release(noUsage())
+	a.release(time.Now(), noUsage())
 	r.choice.Avoid = append(r.choice.Avoid, a.lease.Replica())
 	if r.ticket != nil { // what needs no room has not queued
 		r.target.pool.queue.Settle(time.Now(), r.ticket, 0, 0)
@@ -430,18 +431,18 @@ func noUsage() router.Usage {
 }
 
 // release gives back what the attempt holds on its replica.
-func (a *attempt) release(u router.Usage) {
+func (a *attempt) release(now time.Time, u router.Usage) {
 	if a.released {
 		return
 	}
 	a.released = true
 	if a.span != nil {
-		a.span.End()
+		a.span.End(trace.WithTimestamp(a.r.start.Add(now.Sub(a.r.start)))) // by the same clock as the request, whose end it must not follow
 	}
 	a.judge(relay.Neutral, nil)
 	a.r.calling.CompareAndSwap(&a.call, nil)
 	a.r.s.attempts.remove(a)
-	a.lease.Done(time.Now(), u)
+	a.lease.Done(now, u)
 	a.engine.End(u.OK)
 	a.r.target.pool.queue.Kick()
 }

@@ -117,7 +117,7 @@ func (s *Server) panicked(r *request, v any) {
 	s.reportPanic(r.id, v)
 	if a := r.attempt; a != nil {
 		a.call.Cancel(errPanic)
-		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
+		a.end(time.Now(), relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -97,7 +98,7 @@ func (r *request) answer(status int, v any) {
 	r.record.status = status
 	r.limitHeaders(nil)
 	r.ownHeaders()
-	r.settle()
+	r.settle(time.Now())
 }
 
 // ModelSummary is a model and its replicas, for the ready message.

@@ -64,9 +64,9 @@ type member struct {
 	route     *router.Replica
 	metrics   *metrics.Replica
 	tally     tally
-	answering func()      // the engine's Answering
-	breaker   string      // as last counted; of the fleet's events alone
-	listed    atomic.Bool // it is among its pool's members; before, the router must not choose it
+	answering func(now time.Time) // the engine's Answering
+	breaker   string              // as last counted; of the fleet's events alone
+	listed    atomic.Bool         // it is among its pool's members; before, the router must not choose it
 }
 
 // breakerMoved counts a change of the breaker's state.

@@ -148,7 +148,7 @@ func (r *request) fail(err error) {
 	}
 	r.limitHeaders(err)
 	r.ownHeaders()
-	r.settle()
+	r.settle(time.Now())
 }
 
 // headers are those of every answer that an engine has a part in.
@@ -162,7 +162,7 @@ func (r *request) headers() {
 func (r *request) finish() {
 	r.stopWatching()
 	r.headers()
-	r.settle()
+	r.settle(time.Now())
 }
 
 // refusalReason is a refusal as the metrics count it.

@@ -196,12 +196,12 @@ func (l *leg) take(a *attempt, ans relay.Answer) error {
 	ans.Discard()
 	if ans.Status >= 400 {
 		l.refused = ans.Status
-		a.end(relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
+		a.end(time.Now(), relay.Result{Usage: sse.NoUsage()}, limits.OutcomeFailed)
 		return nil
 	}
 	answer, err := l.job.Check(&l.sent, b)
 	if err != nil {
-		a.end(relay.Result{Usage: ans.Usage}, limits.OutcomeDone)
+		a.end(time.Now(), relay.Result{Usage: ans.Usage}, limits.OutcomeDone)
 		a.member.fail("protocol")
 		e := serverError(fasthttp.StatusBadGateway, "upstream_error", "The engine's answer could not be read.")
 		if m, ok := errors.AsType[*scoring.Missing](err); ok {
@@ -211,7 +211,7 @@ func (l *leg) take(a *attempt, ans relay.Answer) error {
 		return e
 	}
 	l.answer = answer
-	a.end(relay.Result{Usage: ans.Usage, Bytes: int64(len(b))}, limits.OutcomeDone)
+	a.end(time.Now(), relay.Result{Usage: ans.Usage, Bytes: int64(len(b))}, limits.OutcomeDone)
 	return nil
 }
 
@@ -359,7 +359,7 @@ func (b *mergedBody) Close() error {
 		b.r.record.status, b.r.record.code = errClientGone.Status, errClientGone.Code
 	}
 	b.r.stopWatching()
-	b.r.settle()
+	b.r.settle(time.Now())
 	return nil
 }
 

@@ -18,7 +18,7 @@ func (a *attempt) ErrorEvent(err *relay.Error) []byte {
 // Done takes an answer's end: the client has had all of it, or what there was.
 func (a *attempt) Done(res relay.Result) {
 	defer a.contain()
-	r := a.r
+	r, now := a.r, time.Now()
 	out := limits.OutcomeDone
 	switch {
 	case res.EngineError:
@@ -36,9 +36,9 @@ func (a *attempt) Done(res relay.Result) {
 			a.member.engine.Failed()
 		}
 	}
-	a.end(res, out)
+	a.end(now, res, out)
 	r.stopWatching()
-	r.settle()
+	r.settle(now)
 }
 
 // contain gives back everything also when its end panics: the server writes
@@ -48,7 +48,7 @@ func (a *attempt) contain() {
 		a.r.record.code = "internal_error"
 		a.r.s.panicked(a.r, v)
 		a.r.stopWatching()
-		a.r.settle()
+		a.r.settle(time.Now())
 	}
 }
 
@@ -58,13 +58,13 @@ func clientFault(e *relay.Error) bool {
 }
 
 // end ends the attempt and the limits' reservation with what was used.
-func (a *attempt) end(res relay.Result, out limits.Outcome) {
+func (a *attempt) end(now time.Time, res relay.Result, out limits.Outcome) {
 	r := a.r
 	r.record.bytes, r.record.events = res.Bytes, res.Events
 	a.spanDone(res)
 	used := a.used(res, out)
 	ok := res.Err == nil && a.status > 0 && a.status < 400
-	a.release(router.Usage{PromptTokens: res.Usage.Prompt, CachedTokens: res.Usage.Cached, OutputTokens: res.Usage.Completion, OK: ok})
+	a.release(now, router.Usage{PromptTokens: res.Usage.Prompt, CachedTokens: res.Usage.Cached, OutputTokens: res.Usage.Completion, OK: ok})
 	r.used = used
 	if ok {
 		r.learn(res)
@@ -104,12 +104,11 @@ func (r *request) learn(res relay.Result) {
 }
 
 // settle ends the request, once: limits, queue, metrics, log.
-func (r *request) settle() {
+func (r *request) settle(now time.Time) {
 	if r.ended {
 		return
 	}
 	r.ended = true
-	now := time.Now()
 	r.wait.end(nil)
 	if r.reservation != nil {
 		r.reservation.Settle(now, r.used) // the zero value returns all of it
@@ -122,7 +121,7 @@ func (r *request) settle() {
 	if r.route == nil || !r.route.whileDraining { // probes would push the others out
 		r.s.recent.add(r)
 	}
-	r.logLine()
+	r.logLine(now)
 	r.trace.end(r)
 	if r.look != nil {
 		r.s.looks.Put(r.look)

@@ -83,7 +83,7 @@ func (a Answer) Relay(sink Sink) {
 
 // Discard gives up the answer. What is left of it is not read.
 func (a Answer) Discard() {
-	a.x.hangUp(false)
+	a.x.hangUp(time.Time{})
 	a.x.recycle()
 }
 
@@ -185,7 +185,11 @@ func (x *exchange) Close() error {
 // finish is hangUp after the body has been written, or has not.
 func (x *exchange) finish() (err *Error) {
 	defer x.contain(&err)
-	x.hangUp(x.result.Err == nil)
+	var clean time.Time
+	if x.result.Err == nil {
+		clean = time.Now()
+	}
+	x.hangUp(clean)
 	return nil
 }
 

@@ -149,7 +149,7 @@ func endlessStream() (x *exchange, size int) {
 	var heard atomic.Int64
 	x = &exchange{
 		up: &Upstream{relay: &Relay{opts: Options{}.withDefaults()}}, req: &Request{},
-		call: &Call{Timeouts: Timeouts{Idle: time.Minute}, OnBytes: func() { heard.Add(1) }},
+		call: &Call{Timeouts: Timeouts{Idle: time.Minute}, OnBytes: func(time.Time) { heard.Add(1) }},
 		conn: newConn(src), br: bufio.NewReaderSize(src, len(chunk)),
 	}
 	x.frame.start(-1)

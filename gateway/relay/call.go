@@ -29,9 +29,9 @@ type Call struct {
 	// Start is when the request came; Timeouts.Request counts from it.
 	Start    time.Time
 	Timeouts Timeouts
-	// OnBytes is called whenever bytes of the answer have come: once a read,
-	// not once an event. It must not block. nil: nobody is told.
-	OnBytes func()
+	// OnBytes is called whenever bytes of the answer have come, with the time:
+	// once a read, not once an event. It must not block. nil: nobody is told.
+	OnBytes func(now time.Time)
 
 	mu     sync.Mutex
 	closer io.Closer // what is closed to end it; nil before and after

@@ -31,7 +31,8 @@ type exchange struct {
 	began bool      // a part of the answer has come
 	limit until     // the deadline of what is being waited for
 	first until     // the first event's, or the headers'
-	idle  time.Time // since when nothing has come
+	heard time.Time // when bytes last came
+	idle  time.Time // since when the engine is waited for
 
 	head   []byte      // the request's header block
 	pieces net.Buffers // header block and body, where they are written apart
@@ -94,7 +95,7 @@ func (x *exchange) attempt(fresh bool) (a Answer, err error) {
 	}
 	if err != nil {
 		e := x.fail(err)
-		x.hangUp(false)
+		x.hangUp(time.Time{})
 		return a, e
 	}
 	return a, nil
@@ -157,13 +158,17 @@ func (x *exchange) readHeaders(h *fasthttp.ResponseHeader) error {
 		return err
 	}
 	x.began = true
-	if view := x.buffered(); !bytes.Contains(view, []byte("\r\n\r\n")) {
+	whole := bytes.Contains(x.buffered(), []byte("\r\n\r\n"))
+	if !whole {
 		// The rest is waited for by fasthttp, which does not know of early deadlines.
 		if err := x.conn.rearmRead(x.limit.at); err != nil {
 			return err
 		}
 	}
 	err := h.Read(x.br)
+	if !whole {
+		x.heard = time.Now()
+	}
 	if err == nil || isTimeout(err) || isBroken(err) || errors.Is(err, net.ErrClosed) {
 		return err
 	}
@@ -178,7 +183,7 @@ func (x *exchange) takeAnswer(h *fasthttp.ResponseHeader) (a Answer, err error) 
 	status := h.StatusCode()
 	length := h.ContentLength()
 	x.keep = !h.ConnectionClose()
-	a = Answer{Status: status, FirstAt: time.Now(), RetryAfter: retryAfter(h), Reused: x.conn.reused(), x: x}
+	a = Answer{Status: status, FirstAt: x.heard, RetryAfter: retryAfter(h), Reused: x.conn.reused(), x: x}
 	x.idle = a.FirstAt
 	x.frame.start(length)
 	if x.req.isHead() || status == fasthttp.StatusNoContent || status == fasthttp.StatusNotModified {
@@ -275,7 +280,7 @@ func (x *exchange) fill() error {
 	for {
 		_, err := x.br.Peek(1)
 		if err == nil {
-			x.heard()
+			x.hear()
 			return nil
 		}
 		if err = x.early(err); err != nil {
@@ -284,10 +289,12 @@ func (x *exchange) fill() error {
 	}
 }
 
-// heard says that bytes have come.
-func (x *exchange) heard() {
+// hear notes that bytes have come. The clock is read once for all that want to
+// know when they did.
+func (x *exchange) hear() {
+	x.heard = time.Now()
 	if x.call.OnBytes != nil {
-		x.call.OnBytes()
+		x.call.OnBytes(x.heard)
 	}
 }
 
@@ -301,20 +308,20 @@ func (x *exchange) early(err error) error {
 }
 
 // hangUp gives the connection and the reader back; the connection can serve
-// again only after a clean end.
-func (x *exchange) hangUp(clean bool) {
+// again only after a clean end, which was at that time. Zero: it was not clean.
+func (x *exchange) hangUp(clean time.Time) {
 	if x.conn == nil {
 		return
 	}
 	// Detach first: a cancel between the end of the answer and the release would
 	// otherwise put a closed connection into the pool.
-	reusable := x.call.detach() && clean && x.keep && x.frame.ended && x.br != nil && x.br.Buffered() == 0
+	reusable := x.call.detach() && !clean.IsZero() && x.keep && x.frame.ended && x.br != nil && x.br.Buffered() == 0
 	if x.br != nil {
 		x.br.Reset(nil)
 		x.up.relay.readers.Put(x.br)
 		x.br = nil
 	}
-	x.up.release(x.conn, reusable, time.Now())
+	x.up.release(x.conn, reusable, clean)
 	x.conn = nil
 }
 

@@ -71,7 +71,7 @@ func TestAPanicWhileAnAnswerIsRelayedEndsThatAnswerAlone(t *testing.T) {
 				return p
 			}
 			g.oncall = func(call *Call) {
-				call.OnBytes = func() {
+				call.OnBytes = func(time.Time) {
 					if armed.Swap(false) {
 						panic("in OnBytes")
 					}
@@ -137,7 +137,7 @@ func TestOnBytesIsToldOfEachReadAndNotOfEachEvent(t *testing.T) {
 		c.End()
 	}))
 	call := newCall()
-	call.OnBytes = func() { told.Add(1) }
+	call.OnBytes = func(time.Time) { told.Add(1) }
 	d, err := do(newUpstream(t, s.URL, Options{}), call, post("{}"))
 	if err != nil || d.result.Err != nil || d.result.Events != 150 {
 		t.Fatalf("error %v, result %+v", err, d.result)

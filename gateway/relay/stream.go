@@ -64,7 +64,7 @@ func (x *exchange) startStream(a Answer) (Answer, error) {
 			return a, x.newError(KindTruncated, nil)
 		}
 	}
-	a.FirstAt = time.Now()
+	a.FirstAt = x.heard
 	x.idle = a.FirstAt
 	a.Streamed = true
 	x.phase = PhaseBody
@@ -83,7 +83,7 @@ func (x *exchange) statusFromEvent(a Answer) Answer {
 	x.resp.SetStatusCode(a.Status)
 	x.resp.Header.SetContentType("application/json")
 	x.handOver()
-	x.hangUp(false)
+	x.hangUp(time.Time{})
 	return a
 }
 
@@ -229,11 +229,10 @@ func (x *exchange) writeReady(w io.Writer) *Error {
 	if s.ready == 0 {
 		return nil
 	}
-	now := time.Now()
 	if x.req.Pace != nil && x.result.Bytes > 0 {
-		x.req.Pace.InterToken(now.Sub(x.result.LastAt))
+		x.req.Pace.InterToken(x.heard.Sub(x.result.LastAt))
 	}
-	x.result.LastAt = now
+	x.result.LastAt = x.heard
 	if err := x.write(w, s.buf[:s.ready]); err != nil {
 		return err
 	}

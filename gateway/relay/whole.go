@@ -47,7 +47,7 @@ func (x *exchange) startWhole(a Answer, length int) (Answer, error) {
 			a.Usage, _ = sse.BodyUsage(x.body, x.req.Choices)
 		}
 		x.handOver()
-		x.hangUp(true)
+		x.hangUp(x.heard)
 	case x.req.Whole:
 		return a, x.newError(KindTooLarge, errBodyLarge)
 	}
@@ -89,7 +89,7 @@ func (x *exchange) readWhole(length, bound int) (complete bool, err error) {
 			}
 			continue
 		}
-		end, err := x.fillBody(len(x.body) > 0)
+		end, err := x.fillBody(len(x.body) > 0, x.heard)
 		if end || err != nil {
 			return end, err
 		}
@@ -99,14 +99,14 @@ func (x *exchange) readWhole(length, bound int) (complete bool, err error) {
 // readDirect reads once into x.body, which has room for all of the body, past
 // the reader's buffer, which is empty.
 func (x *exchange) readDirect() error {
-	if err := x.armBody(len(x.body) > 0); err != nil {
+	if err := x.armBody(len(x.body) > 0, x.heard); err != nil {
 		return err
 	}
 	n := len(x.body)
 	for {
 		m, err := x.conn.Read(x.body[n : n+int(x.frame.left)])
 		if m > 0 {
-			x.heard()
+			x.hear()
 			x.body = x.body[:n+m]
 			x.frame.left -= int64(m)
 			x.frame.ended = x.frame.left == 0
@@ -129,10 +129,10 @@ func (x *exchange) take() ([]byte, error) {
 	return data, nil
 }
 
-// fillBody waits for more of a body. It reports the end of one that ends with
-// its connection.
-func (x *exchange) fillBody(begun bool) (end bool, err error) {
-	if err := x.armBody(begun); err != nil {
+// fillBody waits for more of a body, which is waited for since then. It reports
+// the end of one that ends with its connection.
+func (x *exchange) fillBody(begun bool, since time.Time) (end bool, err error) {
+	if err := x.armBody(begun, since); err != nil {
 		return false, err
 	}
 	err = x.fill()
@@ -146,15 +146,14 @@ func (x *exchange) fillBody(begun bool) (end bool, err error) {
 	return false, err
 }
 
-// armBody sets the deadline for the next piece of a body. The idle deadline
-// applies once the body has begun.
-func (x *exchange) armBody(begun bool) error {
-	now := time.Now()
+// armBody sets the deadline for the next piece of a body, which is waited for
+// since then. The idle deadline applies once the body has begun.
+func (x *exchange) armBody(begun bool, since time.Time) error {
 	x.limit = x.call.total()
 	if begun {
-		x.limit = x.limit.sooner(deadline(now, x.call.Timeouts.Idle), LimitIdle)
+		x.limit = x.limit.sooner(deadline(since, x.call.Timeouts.Idle), LimitIdle)
 	}
-	return x.conn.armRead(x.limit.at, now)
+	return x.conn.armRead(x.limit.at, since)
 }
 
 // relayWhole passes on what has been read and then the rest, as it comes.
@@ -162,7 +161,7 @@ func (x *exchange) relayWhole(w io.Writer) *Error {
 	err := x.passOn(w, x.body)
 	for err == nil && !x.frame.ended {
 		if x.br.Buffered() == 0 {
-			if _, ferr := x.fillBody(true); ferr != nil {
+			if _, ferr := x.fillBody(true, x.idle); ferr != nil {
 				return x.fail(ferr)
 			}
 			continue
@@ -182,16 +181,19 @@ func (x *exchange) relayWhole(w io.Writer) *Error {
 	return err
 }
 
-// passOn writes one piece of a body and keeps its end.
+// passOn writes one piece of a body and keeps its end. A slow client's time is
+// not the engine's silence.
 func (x *exchange) passOn(w io.Writer, p []byte) *Error {
 	if len(p) == 0 {
 		return nil
 	}
-	x.result.LastAt = time.Now()
+	x.result.LastAt = x.heard
 	if x.whole.look {
 		x.whole.keep(p)
 	}
-	return x.write(w, p)
+	err := x.write(w, p)
+	x.idle = time.Now()
+	return err
 }
 
 // cutShort reports whether a body of JSON of which the end of the connection is
