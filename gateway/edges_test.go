@@ -37,6 +37,18 @@ func TestQuestionsToAnyEngineAreTriedElsewhere(t *testing.T) {
 	}
 }
 
+func TestACompressedBodyIsNamedAsSuch(t *testing.T) {
+	s := faulty.Start(t, engineOf(faulty.Always(faulty.Good().Whole)))
+	g := startGateway(t, oneFaulty, s.URL)
+	got := ask(t, "POST", g.url+"/v1/chat/completions", "\x1f\x8b\x08\x00\x00", auth, "Content-Encoding: gzip")
+	if got.status != 400 || !strings.Contains(got.body, `Content-Encoding \"gzip\"`) {
+		t.Errorf("got %d %s, want a 400 that names the encoding", got.status, got.body)
+	}
+	if got := ask(t, "POST", g.url+"/v1/chat/completions", chatBody+"}", auth, "Content-Encoding: identity"); got.status != 200 {
+		t.Errorf("encoded as identity: got %d %s, want 200", got.status, got.body)
+	}
+}
+
 func TestAFullEngineIsNoFaultOfOurs(t *testing.T) {
 	s := faulty.Start(t, wholeAnd(func(c *faulty.Conn) { c.Stream(); c.Event(faulty.Chunk("x")); c.Wait() }, "/v1/responses", 200, `{"id":"resp_abc","object":"response","status":"queued"}`))
 	g := startGateway(t, `

@@ -185,6 +185,9 @@ func (r *request) ClientLeft() {
 func (r *request) view() error {
 	v := &r.look.view
 	if err := body.Parse(r.route.endpoint, r.ctx.PostBody(), v); err != nil {
+		if enc := trimSpace(r.ctx.Request.Header.ContentEncoding()); len(enc) > 0 && !asciiEqualFold(enc, "identity") {
+			return compressed(clip(string(enc), 40))
+		}
 		return err
 	}
 	r.record.streamed = v.Stream

@@ -72,6 +72,11 @@ func (s *Server) intakeError(err error) *Error {
 	}
 }
 
+// compressed refuses a body that cannot be read since it is compressed.
+func compressed(encoding string) error {
+	return invalid("invalid_request", "", "The request body has the Content-Encoding %q. Expected one that is not compressed.", encoding)
+}
+
 // misframed refuses a request of which another server could think that it ends
 // elsewhere, and take its rest for a request of its own. fasthttp has refused
 // most of them; what it makes sense of is found in the header as it came.

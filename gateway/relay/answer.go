@@ -55,8 +55,8 @@ type Result struct {
 	EngineError bool
 	// Usage is what the engine reported, so far as it came.
 	Usage sse.Usage
-	// Events is how many events with data were passed on, end marker and usage
-	// event not counted: of a stream that was cut short, about the tokens.
+	// Events is how many events with data were passed on, end marker, usage and
+	// error event not counted: of a stream that was cut short, about the tokens.
 	Events int
 	// Bytes of the body that were written to the client.
 	Bytes int64

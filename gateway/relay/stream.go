@@ -185,10 +185,11 @@ func (x *exchange) keepEvent(end int) {
 		s.first = true
 		return
 	default:
-		x.result.Events++
 		s.ended = s.ended || k.end
 		if k.payload.Error != nil {
 			s.errored, x.result.EngineError = true, true
+		} else {
+			x.result.Events++
 		}
 	}
 	s.first = s.first || k.data

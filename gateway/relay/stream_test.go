@@ -64,6 +64,14 @@ func TestEventsPassAsTheyAreWhateverTheirLineEnds(t *testing.T) {
 	}
 }
 
+func TestAnErrorEventIsNoOutput(t *testing.T) {
+	d, err := relayed(t, Options{}, Request{Dialect: DialectDone}, streamed(0,
+		"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", "data: {\"error\":{\"message\":\"no memory\",\"code\":500}}\n\n", doneEvent))
+	if err != nil || !d.result.EngineError || d.result.Events != 1 {
+		t.Errorf("got %+v, %v; want an engine's error after one event", d.result, err)
+	}
+}
+
 func TestReadyEventsAreWrittenAtOnce(t *testing.T) {
 	var all strings.Builder
 	for i := range 100 {
