@@ -372,10 +372,11 @@ func (a *attempt) abandon(ans relay.Answer, err error) {
 	a.member.fail(reason)
 	r.target.pool.metrics.Retried(reason)
 	r.record.retries = append(r.record.retries, a.member.engine.ID()+": "+reason)
-	a.release(time.Now(), noUsage())
+	now := time.Now()
+	a.release(now, noUsage())
 	r.choice.Avoid = append(r.choice.Avoid, a.lease.Replica())
 	if r.ticket != nil { // what needs no room has not queued
-		r.target.pool.queue.Settle(time.Now(), r.ticket, 0, 0)
+		r.target.pool.queue.Settle(now, r.ticket, 0, 0)
 	}
 	r.attempt = nil
 }

@@ -45,9 +45,11 @@ func BenchmarkPath(b *testing.B) {
 
 // direct has the gateway's engine answered in memory.
 func (h *harness) direct(b *testing.B) {
+	answer := benchAnswer()
+	answer = append([]byte("HTTP/1.1 200 OK\r\nDate: Tue, 01 Dec 2026 00:00:00 GMT\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(answer))+"\r\n\r\n"), answer...)
 	for _, r := range h.fleet.Replicas() {
 		up, err := h.relay.NewUpstream(relay.UpstreamOptions{URL: r.Conn().URL, Dial: func(context.Context, string, string) (net.Conn, error) {
-			return &memEngine{}, nil
+			return &memEngine{answer: answer}, nil
 		}})
 		if err != nil {
 			b.Fatal(err)
@@ -97,17 +99,12 @@ func (c *memClient) Write(p []byte) (int, error) {
 // memEngine answers whatever it gets.
 type memEngine struct {
 	noDeadlines
-	due []byte
+	answer []byte
+	due    []byte // of it
 }
 
-var engineAnswer = func() []byte {
-	body := `{"id":"1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` +
-		strings.Repeat("water ", 120) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":64,"completion_tokens":150,"total_tokens":214}}`
-	return []byte("HTTP/1.1 200 OK\r\nDate: Tue, 01 Dec 2026 00:00:00 GMT\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
-}()
-
 func (c *memEngine) Write(p []byte) (int, error) {
-	c.due = engineAnswer
+	c.due = c.answer
 	return len(p), nil
 }
 

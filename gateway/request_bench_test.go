@@ -54,14 +54,19 @@ keys: [{name: k, key: "${K}", limits: {requests_per_minute: 1000000000, tokens_p
 log: {access: true}
 `
 
+// benchAnswer is a chat completion of about 1 KB.
+func benchAnswer() []byte {
+	return []byte(`{"id":"1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` +
+		strings.Repeat("water ", 120) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":64,"completion_tokens":150,"total_tokens":214}}`)
+}
+
 // benchUpstream answers every chat at once.
 func benchUpstream(b *testing.B) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	answer := []byte(`{"id":"1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` +
-		strings.Repeat("water ", 120) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":64,"completion_tokens":150,"total_tokens":214}}`)
+	answer := benchAnswer()
 	s := &fasthttp.Server{NoDefaultServerHeader: true, MaxRequestBodySize: 64 << 20, Handler: func(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/json")
 		if string(ctx.Path()) == "/v1/models" {

@@ -21,14 +21,9 @@ func newQueue(credit float64) queue {
 	return queue{order: limits.Order{Credit: credit, Hold: 5 * time.Second}, of: map[*limits.Item]*request{}}
 }
 
-// prompt tells a request's least uncached tokens.
-type prompt func() int
-
-func (p prompt) Work() int { return p() }
-
-// add puts a request in; work tells its least uncached tokens.
-func (q *queue) add(now time.Time, r *request, work func() int) {
-	it := &limits.Item{Key: "replay", Prompt: prompt(work), Input: r.row.Input, Output: r.row.Output}
+// add puts a request in.
+func (q *queue) add(now time.Time, r *request) {
+	it := &limits.Item{Key: "replay", Prompt: r, Input: r.row.Input, Output: r.row.Output}
 	q.of[it] = r
 	q.order.Push(now, now, it)
 }

@@ -207,12 +207,15 @@ func sessionOf(row *Row) string {
 	return fmt.Sprint(row.Blocks[n-1])
 }
 
+// Work is the request's least uncached tokens anywhere.
+func (r *request) Work() int { return r.gate.pool.Work(&r.query) }
+
 func (s *sim) arrive(r *request) {
 	g := r.gate
 	if g.queue.order.Len() == 0 && s.bind(r, r.at) {
 		return
 	}
-	g.queue.add(clock(r.at), r, func() int { return g.pool.Work(&r.query) })
+	g.queue.add(clock(r.at), r)
 	s.dispatch(g, r.at)
 }
 
